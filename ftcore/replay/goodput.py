@@ -70,6 +70,12 @@ class _Cut:
     step: int
     done: int
 
+    def divide(self, row: SpanRow) -> None:
+        """The steps that were completed are productive; only the unfinished one is computed again."""
+        completed = self.done - self.step
+        part = (self.end - self.begin) * completed // (completed + 1)
+        row.change(self.begin, self.begin + part, ("recompute",), PRODUCTIVE, None)
+
 
 class GoodputLedger:
     """A reader that books the time between events.
@@ -138,6 +144,8 @@ class GoodputLedger:
         for span in self._row.spans:
             use = PRODUCTIVE if span.use == TRAINING else span.use
             row.add(span.begin, span.end, use, span.incident)
+        if self._cut is not None:
+            self._cut.divide(row)
         return account(
             row.spans,
             self._presence.stays(self._now),
@@ -325,10 +333,9 @@ class GoodputLedger:
         if state.training.step_absolute and state.training.step is not None:
             cut.done = max(cut.done, state.training.step)
         if over:
-            done = cut.done - cut.step
-            part = (cut.end - cut.begin) * done // (done + 1)  # the unfinished step is computed again
-            self._row.change(cut.begin, cut.begin + part, ("recompute",), PRODUCTIVE, None)
-            self._best = max(self._best or 0, cut.done) if done else self._best
+            cut.divide(self._row)
+            if state.training.step_absolute:
+                self._best = max(self._best or 0, cut.done)
             self._cut = None
 
     def _last_step_before(self, hit: int) -> int | None:
