@@ -131,7 +131,7 @@ async def status(args: argparse.Namespace) -> int:
     out = console()
     facts = _facts(job, args)
     if job.step is not None:
-        facts.add_row("step", step_text(job, None if has_ended(state) else _age_s(step_time)))
+        facts.add_row("step", step_text(job.step, job.step_absolute, None if has_ended(state) else _age_s(step_time)))
     if nan := nan_text(job):
         facts.add_row("loss", Text(f"{nan}; {REMEDIES}", style="bad"))
     if checkpoint := checkpoint_text(job):

@@ -86,16 +86,15 @@ def _request_rows(job: JobStatus) -> Iterator[StatusRow]:
         yield StatusRow("quarantined", listed(quarantined, QUARANTINED_SHOWN), "warn")
 
 
-def step_text(job: JobStatus, age_s: float | None) -> str:
-    """The newest step; empty if none is known.
+def step_text(step: int, absolute: bool, age_s: float | None) -> str:
+    """A completed step.
 
     Args:
-        job: the status.
+        step: the step.
+        absolute: it counts from the start of the training, not of the round.
         age_s: how long ago it became known, in seconds; None: not known, or of no interest.
     """
-    if job.step is None:
-        return ""
-    return f"{job.step}{'' if job.step_absolute else ' of this round'}{age_text(age_s)}"
+    return f"{step}{'' if absolute else ' of this round'}{age_text(age_s)}"
 
 
 def age_text(age_s: float | None) -> str:
