@@ -13,7 +13,7 @@ import attrs
 
 from ftcore.cli.ctl_output import columns, paint, print_json, wants_colour
 from ftcore.cli.ctl_store import opened
-from ftcore.cli.top_screen import TopPage, plain, screen, scroll_max, time_of_day
+from ftcore.cli.top_screen import TopPage, plain, screen, scroll_max
 from ftcore.cli.top_terminal import KeyTerminal
 from ftcore.errors import NotFound, StoreError, Unreachable
 from ftcore.launch.hints import hinted
@@ -21,6 +21,7 @@ from ftcore.launch.security import credentials
 from ftcore.logs import default_store_url
 from ftcore.replay.live import Links, LiveView
 from ftcore.replay.live.reader import awaited_view, notices
+from ftcore.replay.live.view import moment_text
 from ftcore.runtime import tasks
 from ftcore.runtime.live_feed import LiveFeed
 from ftcore.runtime.observers import Observed
@@ -230,10 +231,10 @@ async def _narrate(source: _Source, args: argparse.Namespace) -> None:
         elif key != said:
             said = key
             text = state if view.state != "waiting" else view.rows[0].text
-            print(printable(f"{time_of_day(view.time)} {hinted(text, args)}"), flush=True)
+            print(printable(f"{moment_text(view.time, view.time)} {hinted(text, args)}"), flush=True)
         for event in view.events:
             if event.seq > shown:
                 shown = event.seq
-                text = printable(f"{time_of_day(event.time)} {hinted(event.text, args)}")
+                text = printable(f"{moment_text(event.time, view.time)} {hinted(event.text, args)}")
                 print(paint(text, event.tone, colour), flush=True)
         await asyncio.sleep(DRAW_EVERY_S)

@@ -10,9 +10,8 @@ from typing import Final
 import attrs
 from rich.cells import cell_len, get_character_cell_size
 
-from ftcore.ids import SECOND
 from ftcore.replay.live import LiveView
-from ftcore.replay.live.view import LiveEvent, LiveIncident, LiveNode, PhaseClock
+from ftcore.replay.live.view import LiveEvent, LiveIncident, LiveNode, PhaseClock, moment_text
 from ftcore.wording import format_elapsed, plural, printable, utc
 
 NAME_WIDTH: Final = 11
@@ -28,7 +27,7 @@ HELP: Final = (
     ("m, Esc", "main page"),
     ("n", "nodes one by one, worst first"),
     ("e", "events"),
-    ("arrows, j, k", "scroll by a line"),
+    ("arrows j k", "scroll by a line"),
     ("PgUp, PgDn", "scroll by a page; Home, End: to the first, to the last line"),
     ("space", "freeze the screen, and go on"),
     ("?", "this list"),
@@ -73,8 +72,10 @@ def screen(view: LiveView, page: TopPage, width: int, height: int | None, comple
         complete: adds store and job to the ``ftctl`` commands in a text.
     """
     width = max(WIDTH_MIN, width)
-    pen = _Pen(width, complete)
-    head = [_title(pen, view, page), *(pen.row(f"! {each.name}", each.text, each.tone) for each in view.notices)]
+    pen = _Pen(width, complete, paper=height is None)
+    head = [_title(pen, view, page)]
+    for each in view.notices:
+        head += pen.folded("", f"! {each.name}: {each.text}", each.tone, 2)
     if height is None:
         return [*head, *_main(pen, view, None)]
     foot = [pen.line((KEYS, "quiet"))] if height > 4 else []
@@ -97,8 +98,8 @@ def scroll_max(view: LiveView, page: TopPage) -> int:
 class _Pen:
     """Makes lines of one width."""
 
-    def __init__(self, width: int, complete: Callable[[str], str]) -> None:
-        self.width = width
+    def __init__(self, width: int, complete: Callable[[str], str], paper: bool) -> None:
+        self.width, self.paper = width, paper
         self._complete = complete
 
     def clean(self, text: str) -> str:
@@ -174,13 +175,15 @@ def _main(pen: _Pen, view: LiveView, room: int | None) -> list[Line]:
             rows = [row for row in rows if row.name != name]
         rows = rows if len(rows) + least <= room else [row for row in rows if row.name in (*_URGENT, "step")]
     lines = [pen.row(row.name, row.text, row.tone) for row in rows]
+    if view.state == "waiting":
+        lines = [line for row in rows for line in pen.folded("", row.text, row.tone, 6)]
     lines = [*lines, *incident, *nodes]
     if wide:
-        lines += _worst_lines(pen, view, 10 if room is None else room - len(lines) - 12)
+        lines += _worst_lines(pen, view, 10 if room is None else room - len(lines) - min(12, len(view.events) + 1))
     if view.events:
         lines.append(pen.line(("events", "strong")))
         left = 15 if room is None else max(1, room - len(lines))
-        lines += [_event_line(pen, event) for event in view.events[-left:]]
+        lines += [_event_line(pen, event, view.time) for event in view.events[-left:]]
     return lines
 
 
@@ -192,7 +195,8 @@ def _incident_lines(pen: _Pen, incident: LiveIncident, full: bool) -> list[Line]
     lines.append(pen.line((f"  {clocks}", "strong")))
     lines += pen.folded("  ", f"now: {incident.doing}", "", 2) if incident.doing else []
     then = ", ".join(incident.next) or "no other policy; the job ends"
-    lines += pen.folded("  ", f"asked next: {then}", "", 2)
+    waits = f"waits for: {incident.waits}; " if incident.waits else ""
+    lines += pen.folded("  ", f"{waits}asked next, if need be: {then}", "", 2)
     if incident.limit:
         lines.append(pen.line((f"  limit: {pen.clean(incident.limit)}", "quiet")))
     if full:
@@ -208,7 +212,7 @@ def _clock(phase: PhaseClock) -> str:
 def _group_lines(pen: _Pen, view: LiveView) -> list[Line]:
     if not view.groups:
         return []
-    living = sum(group.count for group in view.groups if group.state not in ("replaced", "lost", "left"))
+    living = sum(group.count for group in view.groups if group.state not in ("gone", "lost", "left"))
     lines = [pen.row("nodes", f"{plural(living, 'node')} connected; spares: {view.spares}")]
     for group in view.groups:
         count = f"  {group.state:<{NAME_WIDTH}}{group.count:>6,}  "
@@ -217,11 +221,11 @@ def _group_lines(pen: _Pen, view: LiveView) -> list[Line]:
 
 
 def _worst_lines(pen: _Pen, view: LiveView, most: int) -> list[Line]:
-    """The nodes with which something is wrong, one by one."""
-    troubled = [node for node in view.nodes if node.note or node.tone in ("bad", "warn")]
-    if not troubled or most < 3:
+    """The worst nodes, one by one; on paper only those with which something is wrong."""
+    nodes = view.nodes if not pen.paper else [node for node in view.nodes if node.note or node.tone == "bad"]
+    if not nodes or most < 3:
         return []
-    return [_node_head(pen), *(_node_line(pen, node) for node in troubled[: most - 1])]
+    return [_node_head(pen), *(_node_line(pen, node) for node in nodes[: most - 1])]
 
 
 def _node_lines(pen: _Pen, view: LiveView) -> list[Line]:
@@ -254,31 +258,27 @@ def _node_line(pen: _Pen, node: LiveNode) -> Line:
 def _columns(pen: _Pen, cells: Sequence[str], style: str) -> Line:
     """A row of the table of nodes; hosts are only shown on a wide screen."""
     name = 14 if pen.width < 100 else 24
-    sizes = (name, 11, 8, 9, 9, 8, 9, 18, 40)
-    texts = [
-        f"{cut(pen.clean(cell), size)}{' ' * (size - cell_len(cut(pen.clean(cell), size)))}"
-        for cell, size in zip(cells, sizes, strict=True)
-    ]
+    sizes = (name, 11, 8, 9, 9, 8, 9, 18)
+    left = pen.width - sum(sizes) - len(sizes)
+    texts = []
+    for cell, size in zip(cells, (*sizes, *([left] if left > 8 else [])), strict=False):
+        text = cut(pen.clean(cell), size)
+        texts.append(f"{text}{' ' * (size - cell_len(text))}")
     return pen.line((" ".join(texts).rstrip(), style))
 
 
 def _event_lines(pen: _Pen, view: LiveView) -> list[Line]:
     """Events with the newest first, so that the page begins with what is new."""
-    return [_event_line(pen, event, seq=True) for event in reversed(view.events)]
+    return [_event_line(pen, event, view.time, seq=True) for event in reversed(view.events)]
 
 
-def _event_line(pen: _Pen, event: LiveEvent, seq: bool = False) -> Line:
+def _event_line(pen: _Pen, event: LiveEvent, now: int, *, seq: bool = False) -> Line:
     number = f"{event.seq:>8} " if seq else ""
-    return pen.line((f"  {number}{time_of_day(event.time)} ", "quiet"), (pen.clean(event.text), event.tone))
+    return pen.line((f"  {number}{moment_text(event.time, now)} ", "quiet"), (pen.clean(event.text), event.tone))
 
 
 def _key_lines(pen: _Pen, _view: LiveView) -> list[Line]:
     return [pen.row(key, text) for key, text in HELP]
-
-
-def time_of_day(time_ns: int) -> str:
-    """The time of day in UTC, in seconds."""
-    return utc(time_ns - time_ns % SECOND)[11:19]
 
 
 def plain(lines: Iterable[Line]) -> list[str]:

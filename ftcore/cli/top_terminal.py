@@ -81,8 +81,8 @@ class KeyTerminal:
     def draw(self, lines: list[Line]) -> None:
         """Show these lines, from the first line of the screen."""
         texts = ["".join(paint(text, style, self._colour) for text, style in line) for line in lines]
-        changed = [
-            f"\x1b[{at + 1};1H{text}\x1b[K"
+        changed = [  # erased first: after a full line, the cursor still stands on its last character
+            f"\x1b[{at + 1};1H\x1b[K{text}"
             for at, text in enumerate(texts)
             if at >= len(self._shown) or self._shown[at] != text
         ]

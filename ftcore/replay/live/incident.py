@@ -159,6 +159,9 @@ class IncidentClock:
                 PhaseClock(name=running.phase, seconds=took, running=True),
             ),
             doing=short(_doing(state, incident)),
+            waits=name_list(
+                list(dict.fromkeys(node for order in state.orders.open.values() for node in order.waiting))
+            ),
             asked=tuple(running.asked),
             next=tuple(upcoming(state.policy.chain, incident, state)),
             limit=_limit(state, now),

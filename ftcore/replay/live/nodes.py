@@ -35,6 +35,10 @@ WORST_FIRST: Final = (
 SILENT_S: Final = 5.0
 """A node is called silent when its last frame is older. Heartbeats come twice a second."""
 
+BEHIND_S: Final = 3.0
+"""A node is called behind if it needs that many seconds to reach the step of the first one: heartbeats differ by less.
+"""
+
 SLOW: Final = 1.5
 """A node is called slow if its own work per step takes longer than that of the median node by this factor."""
 
@@ -47,10 +51,11 @@ class NodesSeen:
     Args:
         state: the folded state.
         beats: the last heartbeats; empty: not known.
+        step_s: seconds per step; None: not known, so no node is called behind.
     """
 
-    def __init__(self, state: JobState, beats: Sequence[Heartbeat]) -> None:
-        self._state = state
+    def __init__(self, state: JobState, beats: Sequence[Heartbeat], step_s: float | None) -> None:
+        self._state, self._step_s = state, step_s
         self._beats = {beat.node: beat for beat in beats}
         world = state.rounds.world
         self._round = world.round if world is not None else 0
@@ -76,10 +81,11 @@ class NodesSeen:
         return rank, silent, -self._behind(beat), -(beat.own_s or 0.0), node.ordinal
 
     def _behind(self, beat: Heartbeat) -> int:
-        """Steps that a node of the newest world is behind the first one, beyond the one in progress."""
-        if beat.round != self._round or beat.step is None or self._step is None:
+        """Steps that a node of the newest world is behind the first one; 0 if that is within ``BEHIND_S``."""
+        if beat.round != self._round or beat.step is None or self._step is None or self._step_s is None:
             return 0
-        return max(0, self._step - beat.step - 1)
+        behind = self._step - beat.step
+        return behind if behind > 1 and behind * self._step_s > BEHIND_S else 0
 
     def groups(self) -> tuple[NodeGroup, ...]:
         """All nodes by state, worst first."""
@@ -87,7 +93,12 @@ class NodesSeen:
         for node in self._sorted:
             members.setdefault(self._phase(node), []).append(node.node)
         return tuple(
-            NodeGroup(state=str(phase), count=len(names), names=name_list(names), tone=_tone(phase))
+            NodeGroup(
+                state="gone" if phase is N.REPLACED else str(phase),
+                count=len(names),
+                names=name_list(names),
+                tone=_tone(phase),
+            )
             for phase, names in members.items()
         )
 
@@ -127,6 +138,10 @@ class NodesSeen:
             return f"{behind} behind"
         slow = self._own_s is not None and beat.own_s is not None and beat.own_s > SLOW * self._own_s
         return "slow" if slow else ""
+
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of living nodes, each once."""
+        return tuple(dict.fromkeys(node.host for node in self._sorted if node.alive))
 
     def spares(self) -> tuple[str, ...]:
         """Nodes that stand by and are not in the newest world, by place."""

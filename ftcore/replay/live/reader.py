@@ -7,6 +7,8 @@ import statistics
 from collections import deque
 from typing import Final
 
+import attrs
+
 from ftcore.events.checkpoint import CheckpointCommitted, CheckpointFailed
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobFinished, JobProgressed, JobSubmitted
@@ -30,13 +32,16 @@ from ftcore.replay.status_rows import (
 )
 from ftcore.states.model import JobState
 from ftcore.states.phases import has_ended, is_running
-from ftcore.wording import format_elapsed, name_list, plural, reason_suffix
+from ftcore.wording import format_elapsed, name_list, plural, reason_suffix, utc
 
 EVENTS_KEPT: Final = 200
 """Lines that a reader keeps."""
 
 NODES_SHOWN: Final = 50
 """Nodes in a view, unless its caller wants more."""
+
+COMMAND_MAX: Final = 100
+"""Characters of the job's command that are shown."""
 
 PACE_MAX_S: Final = 600.0
 """Samples of progress that are further apart are not used for the time of a step: the job may have stood meanwhile."""
@@ -81,8 +86,7 @@ class LiveReader:
         self._sample: tuple[int, int, int] | None = None
         self._step_s: float | None = None
         self._loss: float | None = None
-        self._beats_step: tuple[int, int] | None = None
-        self._beats_step_at = 0
+        self._seen: _SeenStep | None = None
         self._unwritten: int | None = None
 
     @property
@@ -135,11 +139,12 @@ class LiveReader:
         state, links = self._state, links if links is not None else Links()
         now = max(now, state.time)
         job = status_of(state, self.job)
-        seen = NodesSeen(state, links.beats)
+        self._look(links)
+        seen = NodesSeen(state, links.beats, self._pace_s(links))
         shown = seen.worst(nodes)
         groups = seen.groups()
         spares = seen.spares()
-        living = sum(group.count for group in groups if group.state != "replaced")
+        living = sum(group.count for group in groups if group.state != "gone")
         return LiveView(
             job=self.job,
             state=job.state,
@@ -154,6 +159,7 @@ class LiveReader:
             nodes=shown,
             nodes_left_out=living - len(shown),
             spares=f"{len(spares)}: {name_list(spares)}" if spares else "none",
+            hosts=name_list(seen.hosts()),
             events=tuple(self._events)[-events:] if events else (),
         )
 
@@ -171,29 +177,71 @@ class LiveReader:
         rows.append(StatusRow("log", f"{plural(job.last_seq, 'event')}{', the last ' + last[2:-1] if last else ''}"))
         return rows
 
+    def _look(self, links: Links) -> None:
+        """Note the newest step of the heartbeats, and how fast it grows from one look at the master to the next."""
+        beats, seen = _training(links, self._state), self._seen
+        if not beats or (seen is not None and seen.looked == links.beats_at):
+            return
+        newest, round_ = min(beat.step for beat in beats if beat.step is not None), beats[0].round
+        at = links.beats_at
+        if seen is not None and seen.round == round_ and newest == seen.step:
+            self._seen = attrs.evolve(seen, looked=at)
+            return
+        grown = seen is not None and seen.round == round_ and newest > seen.step
+        self._seen = _SeenStep(
+            round=round_,
+            step=newest,
+            absolute=beats[0].absolute,
+            since=at,
+            looked=at,
+            step_s=(at - seen.since) / SECOND / (newest - seen.step) if grown and seen is not None else None,
+        )
+
+    def _pace_s(self, links: Links) -> float | None:
+        """Seconds per step: measured by the agents, else between two looks at the master, else from the log."""
+        measured = [beat.step_s for beat in _training(links, self._state) if beat.step_s is not None]
+        if measured:
+            return statistics.median(measured)
+        seen = self._seen.step_s if self._seen is not None and links.beats else None
+        return seen if seen is not None else self._step_s
+
     def _step_rows(self, job: JobStatus, links: Links, now: int) -> list[StatusRow]:
         """The newest step, its age, the time of a step and the loss; heartbeats are newer than the log."""
-        step, at, step_s, loss = job.step, self._step_at, self._step_s, self._loss
-        absolute = job.step_absolute
-        beats = _training(links, self._state)
-        if beats:
-            newest = min(beat.step for beat in beats if beat.step is not None)
-            rounds = beats[0].round
-            if self._beats_step != (rounds, newest):
-                self._beats_step, self._beats_step_at = (rounds, newest), links.beats_at
-            if step is None or newest >= step:
-                step, at, absolute = newest, self._beats_step_at, beats[0].absolute
-            paces = [beat.step_s for beat in beats if beat.step_s is not None]
-            step_s = statistics.median(paces) if paces else step_s
-            losses = [beat.loss for beat in beats if beat.loss is not None]
-            loss = losses[0] if losses else loss
-        ended, trains = has_ended(self._state), is_running(self._state)
+        step, at, loss, absolute = job.step, self._step_at, self._loss, job.step_absolute
+        beats, seen = _training(links, self._state), self._seen
+        world = self._state.rounds.world
+        if seen is not None and world is not None and world.round == seen.round:
+            if step is None or seen.step >= step:
+                step, at, absolute = seen.step, seen.since, seen.absolute
+            loss = next((beat.loss for beat in beats if beat.loss is not None), loss)
         if step is None:
             return []
+        ended, pace_s = has_ended(self._state), self._pace_s(links)
         age_s = (now - at) / SECOND if at is not None and not ended else None
-        pace = f", {format_elapsed(step_s)} per step" if step_s and trains else ""
-        shown = f", loss {loss:.6g}" if loss is not None and not job.nan_since else ""
+        pace = f", {format_elapsed(pace_s)} per step" if pace_s and is_running(self._state) else ""
+        shown = f", loss {loss:.6g}" if loss is not None and job.nan_since is None else ""
         return [StatusRow("step", f"{step_text(step, absolute, age_s)}{pace}{shown}")]
+
+
+@attrs.frozen(kw_only=True)
+class _SeenStep:
+    """The newest step of the heartbeats.
+
+    Args:
+        round: its round.
+        step: completed by every member that reports steps.
+        absolute: it counts from the start of the training, not of the round.
+        since: the viewer's time of the first look that showed it.
+        looked: that of the newest look.
+        step_s: seconds per step since the look before ``since``; None: not known.
+    """
+
+    round: int
+    step: int
+    absolute: bool
+    since: int
+    looked: int
+    step_s: float | None = None
 
 
 def _training(links: Links, state: JobState) -> list[Heartbeat]:
@@ -214,12 +262,10 @@ def notices(links: Links, now: int, *, ended: bool) -> tuple[StatusRow, ...]:
     """
     found = []
     if links.log_away is not None:
-        since = format_elapsed(max(0.0, (now - links.log_away) / SECOND))
-        text = f"cannot be read for {since}, so what is below may be old; trying again{reason_suffix(links.log_error)}"
-        found.append(StatusRow("log store", short(text), "bad"))
+        text = f"unreachable {_since(links.log_away, now)}; what follows is older; trying again"
+        found.append(StatusRow("log store", short(f"{text}{reason_suffix(links.log_error)}"), "bad"))
     if links.master_away is not None and not ended:
-        since = format_elapsed(max(0.0, (now - links.master_away) / SECOND))
-        text = f"none leads for {since}; workers keep running, and nothing is decided until a candidate takes over"
+        text = f"none leads {_since(links.master_away, now)}; workers keep running; decisions wait for the next master"
         found.append(StatusRow("master", text, "bad"))
     if links.behind > 1:
         found.append(StatusRow("behind", f"{plural(links.behind, 'event')} of the log are still to be read", "warn"))
@@ -229,13 +275,18 @@ def notices(links: Links, now: int, *, ended: bool) -> tuple[StatusRow, ...]:
     return tuple(found)
 
 
+def _since(moment: int, now: int) -> str:
+    return f"since {utc(moment)[11:19]} UTC ({format_elapsed(max(0.0, (now - moment) / SECOND))})"
+
+
 def _further(event: Event) -> str:
     """Lines that ``ftrun`` need not print, as it says the same in another way."""
     data = event.data
     if isinstance(data, JobFinished):
         return f"the job has ended: {data.outcome}, exit code {data.exit_code}{reason_suffix(data.reason)}"
     if isinstance(data, JobSubmitted):
-        return f"run {data.run} begins: {' '.join(data.command)}"
+        command = " ".join(data.command)
+        return f"run {data.run} begins: {command if len(command) <= COMMAND_MAX else f'{command[:COMMAND_MAX]}…'}"
     if isinstance(data, CheckpointCommitted):
         return f"checkpoint of step {data.step} is complete{reason_suffix(data.where)}"
     if isinstance(data, CheckpointFailed):

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import attrs
 
 from ftcore.replay.status_rows import StatusRow
-from ftcore.wording import timestamp_fields
+from ftcore.wording import timestamp_fields, utc
 
 TEXT_MAX = 600
 """Characters of a text that are kept: a message of a worker may have megabytes."""
@@ -88,6 +88,7 @@ class LiveIncident:
         seconds: since it was opened.
         phases: its phases so far.
         doing: what is done now: the policy that took it with its reason, or who is asked.
+        waits: nodes whose answer to an order is awaited, in one line; empty: none.
         asked: answers so far, newest last: policy, verdict and reason.
         next: policies that are asked if what is done now fails, in order.
         limit: what happens when the time of the present phase is over, and when; empty: there is no limit.
@@ -101,6 +102,7 @@ class LiveIncident:
     seconds: float
     phases: tuple[PhaseClock, ...]
     doing: str
+    waits: str
     asked: tuple[str, ...]
     next: tuple[str, ...]
     limit: str
@@ -111,8 +113,8 @@ class NodeGroup:
     """Nodes in one state.
 
     Args:
-        state: of the node machine; ``lost``, ``left``: their places are empty; ``replaced``: gone, and their places
-            are taken, or the run has ended.
+        state: of the node machine; ``lost``, ``left``: their places are empty; ``gone``: others have their places, or
+            the run has ended.
         count: how many.
         names: the first few, worst first.
         tone: see ``status_rows``.
@@ -192,6 +194,7 @@ class LiveView:
         nodes: the worst nodes, worst first.
         nodes_left_out: how many nodes ``nodes`` lacks.
         spares: nodes that stand by and are not in the newest world, in one line.
+        hosts: hosts of living nodes, in one line: where the next master may lead.
         events: the newest events that a person needs to see, newest last.
     """
 
@@ -208,6 +211,7 @@ class LiveView:
     nodes: tuple[LiveNode, ...] = ()
     nodes_left_out: int = 0
     spares: str = ""
+    hosts: str = ""
     events: tuple[LiveEvent, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -221,3 +225,9 @@ class LiveView:
 def short(text: str) -> str:
     """The first ``TEXT_MAX`` characters of a text."""
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
+
+
+def moment_text(time_ns: int, now: int) -> str:
+    """A moment in UTC: the time of day, or month, day and time if it was on another day than ``now``."""
+    text = utc(time_ns)
+    return text[11:19] if text[:10] == utc(now)[:10] else text[5:16].replace("T", " ")
