@@ -47,6 +47,7 @@ class LiveFeed:
         self._observed, self._looks = observed, looks
         self._reader: LiveReader | None = None
         self._links = Links()
+        self._was_behind = False
         self.changed = asyncio.Event()
 
     @property
@@ -141,10 +142,10 @@ class LiveFeed:
             return
         links = self._links
         away = None if led or led is None else links.master_away if links.master_away is not None else began
-        read = self._reader.state.seq if self._reader is not None else end
-        self._links = attrs.evolve(
-            links, master_alive=led, master_away=away, log_away=None, log_error="", behind=max(0, end - read)
-        )
+        behind = max(0, end - (self._reader.state.seq if self._reader is not None else 0))
+        stays, self._was_behind = self._was_behind and behind > 1, behind > 1  # what was just appended is no lag
+        shown = behind if stays else 0
+        self._links = attrs.evolve(links, master_alive=led, master_away=away, log_away=None, log_error="", behind=shown)
 
     def _is_away(self, why: str, since: int) -> None:
         links = self._links

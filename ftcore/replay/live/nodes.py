@@ -67,9 +67,11 @@ class NodesSeen:
 
     def _phase(self, node: NodeState) -> NodePhase:
         """Its phase; ``REPLACED`` if it is gone and nothing is missing because of it."""
-        if node.phase in GONE and (node.ordinal in self._state.membership.places or has_ended(self._state)):
-            return N.REPLACED
-        return node.phase
+        state = self._state
+        if node.phase not in GONE:
+            return node.phase
+        earlier = 0 < node.round < state.rounds.first  # it left with an earlier run
+        return N.REPLACED if earlier or node.ordinal in state.membership.places or has_ended(state) else node.phase
 
     def _badness(self, node: NodeState) -> tuple[int, float, int, float, int]:
         """Sort key: the state, then silence, then steps behind, then own work per step, then the place."""

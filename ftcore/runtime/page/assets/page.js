@@ -169,7 +169,7 @@ function drawConnection() {
   const since = new Date(lostAt).toISOString().slice(11, 19);
   let text = `No connection since ${since} UTC: ${reason}. What is below is of then; trying again.`;
   if (view && view.ended) text = `The job has ended, and its page is no longer served (since ${since} UTC).`;
-  else if (view && view.hosts) text += ` Another master serves its own page, perhaps on another host: ${view.hosts}.`;
+  else if (view && view.hosts) text += ` After a change of the master, the page is served where the new one leads, on one of: ${view.hosts}.`;
   box.hidden = false;
   setText(box, text);
 }
