@@ -238,7 +238,7 @@ class _PageRequests(BaseHTTPRequestHandler):
         elif not self._permitted():
             self._answer(HTTPStatus.UNAUTHORIZED, TEXT, b"send the token of the page: Authorization: Bearer TOKEN\n")
         elif path == "/view":
-            found = self.board.newer(0, REQUEST_S / 2)
+            found = self.board.newer(self.board.number, REQUEST_S / 2)
             if found is None:
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"nothing was read yet\n")
             else:
@@ -280,7 +280,7 @@ class _PageRequests(BaseHTTPRequestHandler):
             self.server.streams.release()
 
     def _send_views(self) -> None:
-        number = 0
+        number = self.board.number
         while True:
             found = self.board.newer(number, SILENCE_S)
             if found is not None:

@@ -42,17 +42,21 @@ class Board:
         """Wait for a view with a larger number; None: there was none in time, or no view follows.
 
         Args:
-            number: that of the last view that the reader has; 0: none, so it gets one that is made now.
+            number: that of the last view that the reader has; ``number`` if it has none, so it gets one that is made now.
             wait_s: seconds to wait, at most.
         """
         with self._condition:
-            number = number or self._newest.number
             self._waiting += 1
             try:
                 self._condition.wait_for(lambda: self._closed or self._newest.number > number, wait_s)
             finally:
                 self._waiting -= 1
             return self._newest if self._newest.number > number else None
+
+    @property
+    def number(self) -> int:
+        """That of the newest view; 0: there was none."""
+        return self._newest.number
 
     @property
     def has_readers(self) -> bool:
