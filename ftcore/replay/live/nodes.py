@@ -74,13 +74,17 @@ class NodesSeen:
         return N.REPLACED if earlier or node.ordinal in state.membership.places or has_ended(state) else node.phase
 
     def _badness(self, node: NodeState) -> tuple[int, float, int, float, int]:
-        """Sort key: the state, then silence, then steps behind, then own work per step, then the place."""
+        """Sort key: the state, then silence, then steps behind, then own work if it is slow, then the place.
+
+        What differs a little at each look does not count, so that rows stay where they are.
+        """
         beat = self._beats.get(node.node)
         rank = _RANK[self._phase(node)]
         if beat is None:
             return rank, 0.0, 0, 0.0, node.ordinal
         silent = -beat.heard_s if beat.heard_s > SILENT_S else 0.0
-        return rank, silent, -self._behind(beat), -(beat.own_s or 0.0), node.ordinal
+        slow = -(beat.own_s or 0.0) if self._is_slow(beat) else 0.0
+        return rank, silent, -self._behind(beat), slow, node.ordinal
 
     def _behind(self, beat: Heartbeat) -> int:
         """Steps that a node of the newest world is behind the first one; 0 if that is within ``BEHIND_S``."""
@@ -88,6 +92,9 @@ class NodesSeen:
             return 0
         behind = self._step - beat.step
         return behind if behind > 1 and behind * self._step_s > BEHIND_S else 0
+
+    def _is_slow(self, beat: Heartbeat) -> bool:
+        return self._own_s is not None and beat.own_s is not None and beat.own_s > SLOW * self._own_s
 
     def groups(self) -> tuple[NodeGroup, ...]:
         """All nodes by state, worst first."""
@@ -138,8 +145,7 @@ class NodesSeen:
             return "silent"
         if behind := self._behind(beat):
             return f"{behind} behind"
-        slow = self._own_s is not None and beat.own_s is not None and beat.own_s > SLOW * self._own_s
-        return "slow" if slow else ""
+        return "slow" if self._is_slow(beat) else ""
 
     def hosts(self) -> tuple[str, ...]:
         """The hosts of living nodes, each once."""
