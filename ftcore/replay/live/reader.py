@@ -276,7 +276,8 @@ def notices(links: Links, now: int, *, ended: bool) -> tuple[StatusRow, ...]:
 
 
 def _since(moment: int, now: int) -> str:
-    return f"since {utc(moment)[11:19]} UTC ({format_elapsed(max(0.0, (now - moment) / SECOND))})"
+    seconds = (now - moment) / SECOND
+    return f"since {utc(moment)[11:19]} UTC ({format_elapsed(seconds)})" if seconds >= 1 else "now"
 
 
 def _further(event: Event) -> str:
