@@ -18,12 +18,12 @@ from ftcore.cli.top_terminal import KeyTerminal
 from ftcore.errors import NotFound, StoreError, Unreachable
 from ftcore.launch.hints import hinted
 from ftcore.launch.security import credentials
+from ftcore.live.feed import LiveFeed
 from ftcore.logs import default_store_url
 from ftcore.replay.live import Links, LiveView
 from ftcore.replay.live.reader import awaited_view, notices
 from ftcore.replay.live.view import moment_text
 from ftcore.runtime import tasks
-from ftcore.runtime.live_feed import LiveFeed
 from ftcore.runtime.observers import Observed
 from ftcore.wording import printable
 
@@ -72,7 +72,7 @@ async def top(args: argparse.Namespace) -> int:
 
 async def _print_link(args: argparse.Namespace) -> int:
     """Print the address of the job's page, with the token that permits to read it."""
-    from ftcore.runtime.page.access import page_link
+    from ftcore.live.page.access import page_link
 
     async with opened(args) as log:
         print(page_link(args.link, credentials(args.store, log.job).token))

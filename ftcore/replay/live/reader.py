@@ -286,7 +286,7 @@ def _further(event: Event) -> str:
     if isinstance(data, JobFinished):
         return f"the job has ended: {data.outcome}, exit code {data.exit_code}{reason_suffix(data.reason)}"
     if isinstance(data, JobSubmitted):
-        command = " ".join(data.command)
+        command = " ".join(data.spec.argv or data.command)
         return f"run {data.run} begins: {command if len(command) <= COMMAND_MAX else f'{command[:COMMAND_MAX]}…'}"
     if isinstance(data, CheckpointCommitted):
         return f"checkpoint of step {data.step} is complete{reason_suffix(data.where)}"

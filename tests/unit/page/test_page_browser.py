@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from chromium import Browser, started
 
 from ftcore.ids import SECOND
+from ftcore.live.page.server import PageServer
+from ftcore.live.page.streams import Board
 from ftcore.replay.live import Links, LiveReader
-from ftcore.runtime.page.server import PageServer
-from ftcore.runtime.page.streams import Board
 from ftcore.testing.driver import JobDriver
 
 TOKEN = "the-token-of-the-page"

@@ -17,14 +17,15 @@ import pytest
 import trustme
 
 from ftcore.errors import UsageError
+from ftcore.live.page import publish, server
+from ftcore.live.page.access import page_link, page_token
+from ftcore.live.page.adapter import ADAPTER
+from ftcore.live.page.server import PageCertificates, PageServer
+from ftcore.live.page.streams import Board
+from ftcore.live.page.url import PageUrl, parse
 from ftcore.logs import open_log
 from ftcore.ports import Candidate
 from ftcore.runtime.observers import Observed, observer
-from ftcore.runtime.page import publish, server
-from ftcore.runtime.page.access import page_link, page_token
-from ftcore.runtime.page.adapter import ADAPTER, PageUrl, parse
-from ftcore.runtime.page.server import PageCertificates, PageServer
-from ftcore.runtime.page.streams import Board
 from ftcore.runtime.wire.security import Security
 from ftcore.testing.driver import JobDriver
 

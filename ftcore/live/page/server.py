@@ -26,7 +26,7 @@ from typing import Any, Final
 import attrs
 import structlog
 
-from ftcore.runtime.page.streams import Board, Published
+from ftcore.live.page.streams import Board, Published
 
 REQUESTS_MAX: Final = 16
 STREAMS_MAX: Final = 64
@@ -216,7 +216,7 @@ class _PageListener6(_PageListener):
 
 @cache
 def _asset(name: str) -> bytes:
-    return (files("ftcore.runtime.page") / "assets" / name).read_bytes()
+    return (files("ftcore.live.page") / "assets" / name).read_bytes()
 
 
 class _PageRequests(BaseHTTPRequestHandler):

@@ -1,14 +1,11 @@
-"""The observer ``page://HOST:PORT`` (``ftrun --observe``), and its options.
+"""The URL ``page://HOST:PORT`` and its options.
 
 | option | meaning | default |
 |---|---|---|
 | ``token_file=PATH`` | file with a token of its own | a token that follows from the job's; see ``access`` |
 | ``client_certificate=optional`` | browsers need no certificate although the job demands them | as the job demands |
-
-House rule: ``ftrun`` imports it at each start, so it imports little.
 """
 
-import socket
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
@@ -16,7 +13,6 @@ from urllib.parse import parse_qsl, urlsplit
 import attrs
 
 from ftcore.errors import UsageError
-from ftcore.runtime.observers import Observed, ObserverAdapter
 
 PORT: Final = 9401
 HOST: Final = "127.0.0.1"
@@ -67,25 +63,3 @@ def parse(url: str) -> PageUrl:
         token_file=Path(token_file).expanduser() if token_file else None,
         client_optional=clients is not None,
     )
-
-
-def _problem(url: str) -> str:
-    where = parse(url)
-    if where.token_file is not None and not where.token_file.is_file():
-        return f"{where.token_file} is no file on this host; a master here would serve no page"
-    try:
-        family = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)[0][0]
-        with socket.create_server((where.host, where.port), family=family):
-            return ""
-    except OSError as error:
-        why = error.strerror or str(error)
-        return f"a master on this host cannot listen there now, and will try again: {why}"
-
-
-async def _run(url: str, observed: Observed) -> None:
-    from ftcore.runtime.page.publish import serve_page
-
-    await serve_page(parse(url), observed)
-
-
-ADAPTER = ObserverAdapter(run=_run, check=parse, problem=_problem)

@@ -42,7 +42,8 @@ class Board:
         """Wait for a view with a larger number; None: there was none in time, or no view follows.
 
         Args:
-            number: that of the last view that the reader has; ``number`` if it has none, so it gets one that is made now.
+            number: that of the last view that the reader has. If it has none: ``self.number``, so it gets one that is
+                made now.
             wait_s: seconds to wait, at most.
         """
         with self._condition:

@@ -12,13 +12,13 @@ import msgspec
 import structlog
 
 from ftcore.errors import UsageError
+from ftcore.live.feed import LiveFeed
+from ftcore.live.page.access import page_token
+from ftcore.live.page.server import PageCertificates, PageServer
+from ftcore.live.page.streams import Board
+from ftcore.live.page.url import PageUrl
 from ftcore.runtime import tasks
-from ftcore.runtime.live_feed import LiveFeed
 from ftcore.runtime.observers import Observed
-from ftcore.runtime.page.access import page_token
-from ftcore.runtime.page.adapter import PageUrl
-from ftcore.runtime.page.server import PageCertificates, PageServer
-from ftcore.runtime.page.streams import Board
 from ftcore.runtime.wire.security import Security
 from ftcore.wording import printable
 

@@ -2,7 +2,8 @@
 
 | part | module |
 |---|---|
-| URL and options, found by entry point | ``adapter`` |
+| the observer, found by entry point | ``adapter`` |
+| its URL and options | ``url`` |
 | follows the job, publishes the newest view | ``publish`` |
 | HTTP: the page's files, the view as JSON and as server-sent events | ``server``, ``streams`` |
 | the page's token | ``access`` |
