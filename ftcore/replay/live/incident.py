@@ -187,4 +187,5 @@ def _limit(state: JobState, now: int) -> str:
     if not due:
         return ""
     at, _, soonest = min(due, key=lambda each: each[:2])
-    return f"in {format_elapsed(max(0.0, (at - now) / SECOND))}: {soonest.expiry}"
+    when = f"in {format_elapsed((at - now) / SECOND)}" if at > now else "now"
+    return f"{when}: {soonest.expiry}"
