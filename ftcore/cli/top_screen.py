@@ -5,6 +5,7 @@ always in the text, never in a colour alone. Widths count terminal cells, not ch
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import attrs
@@ -38,6 +39,9 @@ Span = tuple[str, str]
 """A text and its style, a key of ``ctl_output.STYLES``."""
 
 Line = tuple[Span, ...]
+
+Undrawn = Callable[[], Line]
+"""A line of a long list: made only if it is on the screen."""
 
 _URGENT: Final = ("reason", "no progress", "held", "paused", "request", "waits", "quarantined", "loss")
 """Rows that are kept on the smallest screen."""
@@ -84,8 +88,9 @@ def screen(view: LiveView, page: TopPage, width: int, height: int | None, comple
         body = _main(pen, view, room)
     else:
         part = {"nodes": _node_lines, "events": _event_lines, "keys": _key_lines}[page.name]
-        body = part(pen, view)
-        body = body[min(page.scroll, max(0, len(body) - room)) :]
+        every = part(pen, view)
+        first = min(page.scroll, max(0, len(every) - room))
+        body = [drawn() for drawn in every[first : first + room]]
     body = body[:room]
     return [*head[: height - len(foot)], *body, *[()] * (room - len(body)), *foot]
 
@@ -228,10 +233,10 @@ def _worst_lines(pen: _Pen, view: LiveView, most: int) -> list[Line]:
     return [_node_head(pen), *(_node_line(pen, node) for node in nodes[: most - 1])]
 
 
-def _node_lines(pen: _Pen, view: LiveView) -> list[Line]:
-    lines = [_node_head(pen), *(_node_line(pen, node) for node in view.nodes)]
+def _node_lines(pen: _Pen, view: LiveView) -> list[Undrawn]:
+    lines: list[Undrawn] = [partial(_node_head, pen), *(partial(_node_line, pen, node) for node in view.nodes)]
     if view.nodes_left_out:
-        lines.append(pen.line((f"and {plural(view.nodes_left_out, 'more node')}", "quiet")))
+        lines.append(partial(pen.line, (f"and {plural(view.nodes_left_out, 'more node')}", "quiet")))
     return lines
 
 
@@ -267,9 +272,9 @@ def _columns(pen: _Pen, cells: Sequence[str], style: str) -> Line:
     return pen.line((" ".join(texts).rstrip(), style))
 
 
-def _event_lines(pen: _Pen, view: LiveView) -> list[Line]:
+def _event_lines(pen: _Pen, view: LiveView) -> list[Undrawn]:
     """Events with the newest first, so that the page begins with what is new."""
-    return [_event_line(pen, event, view.time, seq=True) for event in reversed(view.events)]
+    return [partial(_event_line, pen, event, view.time, seq=True) for event in reversed(view.events)]
 
 
 def _event_line(pen: _Pen, event: LiveEvent, now: int, *, seq: bool = False) -> Line:
@@ -277,8 +282,8 @@ def _event_line(pen: _Pen, event: LiveEvent, now: int, *, seq: bool = False) -> 
     return pen.line((f"  {number}{moment_text(event.time, now)} ", "quiet"), (pen.clean(event.text), event.tone))
 
 
-def _key_lines(pen: _Pen, _view: LiveView) -> list[Line]:
-    return [pen.row(key, text) for key, text in HELP]
+def _key_lines(pen: _Pen, _view: LiveView) -> list[Undrawn]:
+    return [partial(pen.row, key, text) for key, text in HELP]
 
 
 def plain(lines: Iterable[Line]) -> list[str]:
