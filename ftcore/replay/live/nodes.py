@@ -45,7 +45,7 @@ SLOW: Final = 1.5
 _RANK = {phase: rank for rank, phase in enumerate(WORST_FIRST)}
 
 
-class NodesSeen:
+class LiveNodes:
     """The nodes at a moment.
 
     Args:

@@ -14,7 +14,7 @@ from ftcore.events.envelope import Event
 from ftcore.events.job import JobFinished, JobProgressed, JobSubmitted
 from ftcore.ids import SECOND
 from ftcore.replay.live.incident import IncidentClock
-from ftcore.replay.live.nodes import NodesSeen
+from ftcore.replay.live.nodes import LiveNodes
 from ftcore.replay.live.view import Heartbeat, Links, LiveEvent, LiveView, short
 from ftcore.replay.narration import Narration
 from ftcore.replay.reading import fold_recorded
@@ -140,7 +140,7 @@ class LiveReader:
         now = max(now, state.time)
         job = status_of(state, self.job)
         self._look(links)
-        seen = NodesSeen(state, links.beats, self._pace_s(links))
+        seen = LiveNodes(state, links.beats, self._pace_s(links))
         shown = seen.worst(nodes)
         groups = seen.groups()
         spares = seen.spares()
