@@ -57,9 +57,10 @@ docs: $(VENV)/.docs-made ## write docs/reference from the code, build the docume
 transcript: dev ## run the tutorials' commands, write what they print into docs/tutorial/
 	$(BIN)/python docs/transcript.py
 
-picture: dev ## run the demo, record its output in docs/images/demo.svg and its report in docs/images/report.png
+picture: dev ## run the demo, record its output in docs/images/demo.svg, its report in docs/images/report.png, and the live page in docs/images/live.png
 	$(BIN)/python docs/picture.py
 	$(BIN)/python docs/report_picture.py
+	$(BIN)/python docs/live_picture.py
 
 format: dev ## fix formatting and simple lint errors with ruff
 	$(BIN)/ruff check --fix

@@ -12,6 +12,7 @@ from ftcore.cli.ctl_futures import add_futures
 from ftcore.cli.ctl_installed import add_installed
 from ftcore.cli.ctl_policy_parser import add_policy
 from ftcore.cli.ctl_replay_parser import add_replay
+from ftcore.cli.ctl_top_parser import add_top
 from ftcore.cli.ctl_types import BOUND_HELP, bound, duration_over_0, positive, whole
 from ftcore.faults.detectors.loss import LIMIT
 
@@ -123,6 +124,7 @@ def _add_reading(commands: Any) -> None:
         action="store_true",
         help="show the nodes' last heartbeats, from the master: step, network counters, known log lines, devices",
     )
+    add_top(commands, _reading)
     events = _reading(
         commands,
         "events",

@@ -12,37 +12,26 @@ from ftcore.ids import SECOND
 from ftcore.launch.hints import hinted
 from ftcore.logs import default_store_url, open_store
 from ftcore.replay.status import JobStatus, status_of
+from ftcore.replay.status_rows import (
+    STATE_TONES,
+    checkpoint_text,
+    first_rows,
+    incidents_text,
+    master_text,
+    nan_text,
+    step_text,
+)
 from ftcore.states.phases import has_ended
 from ftcore.wording import (
-    about,
-    deferred_departure,
-    format_elapsed,
     groups_text,
-    listed,
     plural,
     printable,
-    reason_suffix,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-_STATE_STYLES = {
-    "running": "good",
-    "succeeded": "good",
-    "recovering": "warn",
-    "checking": "warn",
-    "paused": "warn",
-    "quarantined": "bad",
-    "draining": "warn",
-    "stopped": "warn",
-    "stuck": "bad",
-    "failed": "bad",
-    "faulted": "bad",
-    "lost": "bad",
-}
 
 _BEFORE_STEPS = ("assembling", "checking", "forming", "starting", "running")
 """States of a job whose workers have yet to complete a first step."""
@@ -105,7 +94,7 @@ def _job_row(job: JobStatus) -> "list[str | Text]":
 
     return [
         job.job,
-        Text(job.state, style=_STATE_STYLES.get(job.state, "")),
+        Text(job.state, style=STATE_TONES.get(job.state, "")),
         str(job.run),
         str(job.world.round) if job.world else "-",
         str(job.world.size) if job.world else "-",
@@ -141,23 +130,19 @@ async def status(args: argparse.Namespace) -> int:
 
     out = console()
     facts = _facts(job, args)
-    of = "" if job.step_absolute else " of this round"
     if job.step is not None:
-        facts.add_row("step", f"{job.step}{of}{'' if has_ended(state) else _age(step_time)}")
-    if job.nan_since is not None:
-        facts.add_row("loss", Text(f"NaN or infinite since step {job.nan_since}; {REMEDIES}", style="bad"))
-    if job.checkpoint is not None:
-        facts.add_row("checkpoint", f"of step {job.checkpoint}")
+        facts.add_row("step", step_text(job.step, job.step_absolute, None if has_ended(state) else _age_s(step_time)))
+    if nan := nan_text(job):
+        facts.add_row("loss", Text(f"{nan}; {REMEDIES}", style="bad"))
+    if checkpoint := checkpoint_text(job):
+        facts.add_row("checkpoint", checkpoint)
     if job.run:
         facts.add_row("abilities", _abilities(job))
     if (replicas := _replicas(job)) is not None:
         facts.add_row("replicas", replicas)
-    facts.add_row("incidents", f"{job.incident_count}, open: {job.incident or 'none'}")
-    if job.master is not None:
-        life = "" if leader is None else ", alive" if leader.alive else ", ended" if has_ended(state) else ", not alive"
-        facts.add_row(
-            "master", f"{job.master.host} pid {job.master.pid} at {job.master.address}, term {job.term}{life}"
-        )
+    facts.add_row("incidents", incidents_text(job))
+    if master := master_text(job, leader.alive if leader is not None else None):
+        facts.add_row("master", master)
     last = f", the last on {date(job.time)} at {clock(job.time)} UTC" if job.time is not None else ""
     facts.add_row("log", f"{plural(job.last_seq, 'event')}{last}")
     if floor.seq:
@@ -178,29 +163,14 @@ def _facts(job: JobStatus, args: argparse.Namespace) -> "Table":
     facts = table("", "")
     facts.show_header = False
     facts.columns[1].no_wrap = False
-    facts.add_row("job", f"{job.job}, run {job.run}")
-    facts.add_row("state", Text(job.state, style=_STATE_STYLES.get(job.state, "")))
-    if job.reason:
-        facts.add_row("reason", printable(hinted(job.reason, args)))
-    if job.standstill is not None:
-        text = f"since {date(job.standstill.since)} {clock(job.standstill.since)} UTC: {job.standstill.message}"
-        facts.add_row("no progress", Text(printable(f"{text}; workers keep running"), style="warn"))
-        if job.standstill.stacks:
-            facts.add_row("stacks", printable(job.standstill.stacks))
-    for name, text in _requests(job):
-        facts.add_row(name, Text(printable(text), style="warn"))
-    if job.world is not None:
-        members = f"{plural(job.world.size, 'rank')} on {plural(job.world.node_count, 'node')}"
-        facts.add_row("world", f"round {job.world.round}: {members}")
+    for row in first_rows(job):
+        facts.add_row(row.name, Text(printable(hinted(row.text, args)), style=row.tone))
     return facts
 
 
-def _age(time_ns: int | None) -> str:
-    """How long ago the master learned of a step; empty if not known."""
-    if time_ns is None:
-        return ""
-    age_s = max(0.0, (time.time_ns() - time_ns) / SECOND)
-    return f" ({age_s:.0f} s ago)" if age_s < 2 * 60 else f" ({format_elapsed(age_s)} ago)"
+def _age_s(time_ns: int | None) -> float | None:
+    """Seconds since the master learned of a step; None if not known."""
+    return None if time_ns is None else (time.time_ns() - time_ns) / SECOND
 
 
 def _print_nodes(out: "Console", job: JobStatus) -> None:
@@ -220,7 +190,7 @@ def _print_nodes(out: "Console", job: JobStatus) -> None:
         spare=("ORDINAL", "ROUND", "HEALTH"),
     )
     for node in job.nodes[:NODES_SHOWN]:
-        state = Text(node.state, style=_STATE_STYLES.get(node.state, ""))
+        state = Text(node.state, style=STATE_TONES.get(node.state, ""))
         nodes.add_row(
             node.node, str(node.ordinal), state, str(node.slots), str(node.round), node.host, node.health or "-"
         )
@@ -228,28 +198,6 @@ def _print_nodes(out: "Console", job: JobStatus) -> None:
     out.print(nodes)
     if len(job.nodes) > NODES_SHOWN:
         out.print(f"and {plural(len(job.nodes) - NODES_SHOWN, 'more node')}; --format json shows all")
-
-
-def _requests(job: JobStatus) -> list[tuple[str, str]]:
-    """Rows about operators' requests and quarantined nodes."""
-    rows = []
-    if job.held:
-        rows.append(("held", "no recovery begins until the job is resumed"))
-    by = f", paused by {job.paused_for.who}{reason_suffix(job.paused_for.why)}" if job.paused_for is not None else ""
-    if job.paused and job.state != "paused":
-        rows.append(("paused", f"training will wait again after the incident, unless the job is resumed{by}"))
-    elif job.paused:
-        rows.append(("paused", f"training waits at a step boundary{by}"))
-    if job.request is not None:
-        request = job.request
-        node = f" {request.node}" if request.node else ""
-        rows.append(("request", f"{request.command}{node} by {request.who}{reason_suffix(request.why)}"))
-    if job.leaving:
-        rows.append(("waits", deferred_departure(job.leaving)))
-    quarantined = [f"{node} ({about(node, reason)})" for node, reason in job.quarantined.items()]
-    if quarantined:
-        rows.append(("quarantined", listed(quarantined, NODES_SHOWN)))
-    return rows
 
 
 def _replicas(job: JobStatus) -> str | None:

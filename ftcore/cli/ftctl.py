@@ -26,6 +26,7 @@ Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 _COMMANDS = {
     "jobs": "ctl_status.jobs",
     "status": "ctl_status.status",
+    "top": "ctl_top.top",
     "events": "ctl_events.events",
     "incidents": "ctl_incidents.incidents",
     "explain": "ctl_explain.explain",

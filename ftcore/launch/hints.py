@@ -13,7 +13,7 @@ from ftcore.logs import default_store_url
 
 _COMMAND = re.compile(
     r"\bftctl (?=(?:jobs|status|events|incidents|explain|goodput|report|replay|bisect|export|observe|salvage|whatif"
-    r"|pause|resume|drain|evict|admit|checkpoints?|stop|note|logbook|failures|logs)\b)"
+    r"|pause|resume|drain|evict|admit|checkpoints?|stop|note|logbook|failures|logs|top)\b)"
 )
 
 

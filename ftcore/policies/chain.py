@@ -119,6 +119,13 @@ def skipped_for_lack(chain: Sequence[ChainEntry], incident: IncidentState, job: 
     return [(entry.policy, lack) for entry in known if (lack := _lack(entry, job)) is not None]
 
 
+def upcoming(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState) -> list[str]:
+    """The policies that are asked next if each passes, or its plan fails, in order."""
+    return [
+        entry.policy for entry in _applicable(chain, incident, job) if not _is_recorded_as_lacking(entry, incident, job)
+    ]
+
+
 def _applicable(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState) -> Iterator[ChainEntry]:
     """The entries that handle the incident and were not asked yet.
 

@@ -18,7 +18,7 @@ from importlib.metadata import entry_points
 import attrs
 import structlog
 
-from ftcore.errors import FtcoreError, Unreachable, UsageError
+from ftcore.errors import FtcoreError, Truncated, Unreachable, UsageError
 from ftcore.events.envelope import Event
 from ftcore.extensions import loaded
 from ftcore.ids import Seq
@@ -27,6 +27,8 @@ from ftcore.runtime import tasks
 from ftcore.runtime.wire import client, frames
 from ftcore.runtime.wire.security import Security
 from ftcore.runtime.wire.transport import GrpcTransport
+from ftcore.states.model import JobState
+from ftcore.states.snapshot import recall
 
 GROUP = "ftcore.observers"
 
@@ -120,15 +122,18 @@ class Observed:
             async with asyncio.timeout(seconds):
                 await self._over.wait()
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Yield every event of the log from the first one, and new ones as they are appended.
 
         Ends when the observer shall end. While the log cannot be read, it is tried again.
 
+        Args:
+            after: only events after this one, for an observer that began with ``recent``.
+
         Raises:
             FtcoreError: an event can never be read: the log is damaged, or was cut and has no archive.
         """
-        seq, pause_s = Seq(0), RETRY_S[0]
+        seq, pause_s = Seq(after), RETRY_S[0]
         while True:
             try:
                 async for event in self._until_over(seq):
@@ -165,6 +170,34 @@ class Observed:
             await tasks.end([over] if following_next is None else [over, following_next])
         async for event in self._log.read(after):
             yield event
+
+    async def recent(self, back: int) -> tuple[JobState, list[Event]]:
+        """A state near the end of the log, so that an observer of the present need not read all events.
+
+        Args:
+            back: how many events before that state are wanted.
+
+        Returns:
+            The newest stored state, empty if none is stored, and up to ``back`` events that it includes.
+
+        Raises:
+            Unreachable: the log cannot be read now.
+        """
+        state = (await recall(self._log)).state
+        before = []
+        if state.seq:
+            with contextlib.suppress(Truncated):  # they were archived, and the archive is not here
+                before = [event async for event in self._log.read(Seq(max(0, state.seq - back)), Seq(state.seq))]
+        return state, before
+
+    async def is_led(self) -> bool | None:
+        """Whether a master holds its lease; None: there never was one.
+
+        Raises:
+            Unreachable: the log cannot be read now.
+        """
+        leader = await self._log.leader()
+        return leader.alive if leader is not None else None
 
     async def last_seq(self) -> int:
         """The last event of the log.
