@@ -56,7 +56,7 @@ class _Response:
 
 
 @attrs.define
-class _Cut:
+class _CutOff:
     """The end of the training that a fault cut off, since the last step that was known of then.
 
     Args:
@@ -105,7 +105,7 @@ class GoodputLedger:
         self._reports = False
         self._started = 0
         self._loads: list[tuple[int, int]] = []
-        self._cut: _Cut | None = None
+        self._cut: _CutOff | None = None
 
     @property
     def state(self) -> JobState:
@@ -324,11 +324,11 @@ class GoodputLedger:
         if self._row.length(self._since, TRAINING):
             if fault is not None and state.training.reports_steps and self._at is not None:
                 self._row.change(self._since, hit, (TRAINING,), "recompute", fault)
-                self._cut = _Cut(self._since, hit, self._at, self._at)
+                self._cut = _CutOff(self._since, hit, self._at, self._at)
             else:
                 self._divide(0.0)
 
-    def _late_steps(self, cut: _Cut, state: JobState, *, over: bool) -> None:
+    def _late_steps(self, cut: _CutOff, state: JobState, *, over: bool) -> None:
         """Steps reported after a fault that were completed before it, for example by nodes that then save them."""
         if state.training.step_absolute and state.training.step is not None:
             cut.done = max(cut.done, state.training.step)
