@@ -2,25 +2,25 @@
 
 House rules: files are read on this host only. A file of another host is named with its host and path, and a node whose
 directory the log does not know is named as such. A file's text is untrusted: secrets are replaced (``redaction.py``),
-and control characters are shown as ``\\x1b``, in copies as well.
+and control characters are shown as ``\\x1b``, in copies as well (``ctl_log_text.py``).
 """
 
 import argparse
 import os
 import socket
 import stat
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import attrs
 
+from ftcore.cli.ctl_log_text import copied, last_lines
 from ftcore.cli.ctl_output import clock, date, print_json, say, size_text
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound, UsageError
 from ftcore.ids import SECOND
-from ftcore.redaction import HIDDEN, Redactor, redacted
+from ftcore.redaction import HIDDEN, redacted
 from ftcore.replay.explain import Explainer, Incident
 from ftcore.replay.failures import failure_line
 from ftcore.replay.outputs import OutputPlaces, WorkerOutput
@@ -28,12 +28,6 @@ from ftcore.wording import format_elapsed, plural, printable
 
 FILES_MAX = 20
 """Files of one rank's directory that are read."""
-
-TAIL_BYTES = 1 << 20
-"""End of a file from which the last lines are printed."""
-
-LINE_CHARS_MAX = 4000
-"""Most characters of a printed line; copies have the whole line."""
 
 RANKS_SHOWN = 16
 """Ranks whose files are printed; with ``--all`` or ``-o`` all are."""
@@ -145,25 +139,6 @@ def _first_ranks(files: Sequence[RankFile]) -> list[RankFile]:
 # -- showing them
 
 
-def _lines(file: BinaryIO) -> Iterator[str]:
-    """The lines of a file as text that controls no terminal, without secrets."""
-    redactor = Redactor()
-    for raw in file:
-        yield visible(redactor.line(raw.decode("utf-8", "backslashreplace").rstrip("\r\n")))
-
-
-def visible(text: str) -> str:
-    """The text with control characters, tabs aside, written as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == "\t" else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
 def _print(incident: Incident, files: Sequence[RankFile], lines: int) -> None:
     print(printable(redacted(failure_line(incident))))
     failed_at = _failed_at(incident)
@@ -172,20 +147,10 @@ def _print(incident: Incident, files: Sequence[RankFile], lines: int) -> None:
         print(printable(_heading(file, failed_at)))
         try:
             with open(file.path, "rb") as stream:
-                for line in _last_lines(stream, file.size, lines):
-                    print(line if len(line) <= LINE_CHARS_MAX else f"{line[: LINE_CHARS_MAX - 1]}…")
+                for line in last_lines(stream, file.size, lines):
+                    print(line)
         except OSError as error:
             say(f"{file.path}: {error.strerror}")
-
-
-def _last_lines(stream: BinaryIO, size: int, most: int) -> Iterator[str]:
-    if size > TAIL_BYTES:
-        stream.seek(size - TAIL_BYTES)
-        stream.readline()  # its beginning is missing, and a part of a secret would not be found
-    last = deque(_lines(stream), maxlen=most)
-    if not last:
-        yield f"(the last {size_text(TAIL_BYTES)} are one line: copy the file with -o)"
-    yield from last
 
 
 def _failed_at(incident: Incident) -> int:
@@ -251,7 +216,7 @@ def _copy(files: Sequence[RankFile], directory: Path) -> dict[str, str]:
                 say(f"{file.path}: {error.strerror}")
                 continue
             with source, open(directory / name, "w", encoding="utf-8") as target:
-                target.writelines(f"{line}\n" for line in _lines(source))
+                target.writelines(copied(source))
             copies[file.path] = name
     except OSError as error:
         raise UsageError(f"{directory}: {error.strerror}") from error
