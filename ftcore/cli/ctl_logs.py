@@ -11,11 +11,11 @@ import socket
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import attrs
 
-from ftcore.cli.ctl_log_text import copied, last_lines
+from ftcore.cli.ctl_log_text import copied, last_lines, path_text
 from ftcore.cli.ctl_output import clock, date, print_json, say, size_text
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound, UsageError
@@ -108,7 +108,7 @@ def _files(output: WorkerOutput) -> Iterator[RankFile]:
         local = output.host in ("", socket.gethostname())
         yield RankFile(output=output, path=output.directory, state="missing" if local else "elsewhere")
         return
-    except OSError:
+    except (OSError, ValueError):  # the log may name a path with a NUL
         yield RankFile(output=output, path=output.directory, state="unreadable")
         return
     some = False
@@ -150,7 +150,7 @@ def _print(incident: Incident, files: Sequence[RankFile], lines: int) -> None:
                 for line in last_lines(stream, file.size, lines):
                     print(line)
         except OSError as error:
-            say(f"{file.path}: {error.strerror}")
+            say(f"{path_text(file.path)}: {error.strerror}")
 
 
 def _failed_at(incident: Incident) -> int:
@@ -164,7 +164,7 @@ def _heading(file: RankFile, failed_at: int) -> str:
     apart = (file.written - failed_at) / SECOND
     when = f"written {format_elapsed(abs(apart))} {'after' if apart >= 0 else 'before'} the failure"
     name = f"rank {output.rank}{local} on {output.node}{failed}, round {output.round}"
-    return f"==> {name}: {file.path} ({size_text(file.size)}, {when})"
+    return f"==> {name}: {path_text(file.path)} ({size_text(file.size)}, {when})"
 
 
 def _say_rest(
@@ -208,26 +208,35 @@ def _copy(files: Sequence[RankFile], directory: Path) -> dict[str, str]:
             raise UsageError(f"{directory} is not empty: name a new directory")
         for place, file in enumerate(files):
             output = file.output
-            safe = "".join(char if char.isalnum() or char in "._-" else "_" for char in output.node)
-            name = f"{place:04d}-round{output.round}-rank{output.rank}-{safe}-{Path(file.path).name}"
+            name = _safe(f"{place:04d}-round{output.round}-rank{output.rank}-{output.node}-{Path(file.path).name}")
             try:
                 source = open(file.path, "rb")  # noqa: SIM115 -- closed by the next statement
             except OSError as error:
-                say(f"{file.path}: {error.strerror}")
+                say(f"{path_text(file.path)}: {error.strerror}")
                 continue
-            with source, open(directory / name, "w", encoding="utf-8") as target:
-                target.writelines(copied(source))
+            with source, _created(directory / name) as target:
+                target.writelines(part.encode() for part in copied(source))
             copies[file.path] = name
     except OSError as error:
         raise UsageError(f"{directory}: {error.strerror}") from error
     return copies
 
 
+def _safe(name: str) -> str:
+    return "".join(char if char.isalnum() or char in "._-" else "_" for char in name)
+
+
+def _created(path: Path) -> BinaryIO:
+    """A new file for this user alone, as exports are: a secret of an unknown kind may be in it."""
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb")
+
+
 def _write_index(directory: Path, described: dict[str, Any]) -> None:
     import msgspec
 
     text = msgspec.json.format(msgspec.json.encode(described), indent=2)
-    (directory / INDEX).write_bytes(text + b"\n")
+    with _created(directory / INDEX) as file:
+        file.write(text + b"\n")
 
 
 def _json(
@@ -245,7 +254,7 @@ def _json(
         "files": [
             {
                 **{name: value for name, value in attrs.asdict(file.output).items() if name != "directory"},
-                "path": file.path or None,
+                "path": path_text(file.path) or None,
                 "state": file.state,
                 "size": file.size,
                 "written_ns": file.written or None,

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -149,6 +150,32 @@ def test_copies(tmp_path, capsys):
     assert [file["copy"] for file in made["files"]] == names[:4] and made["rounds"] == [1]
     assert main(["--store", store, "logs", "-o", str(target)]) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+def test_a_file_name_that_is_no_text(tmp_path, capsys):
+    """Its bytes are escapes in JSON and in the heading; the copy has a name of its own, and only its owner reads it."""
+    directory = written(tmp_path, 1, "rank 1\n").parent
+    (directory / os.fsdecode(b"bad\xff \n.log")).write_text("odd\n")
+    store, target = archive(tmp_path / "demo.ftlog", placed(driven().events, tmp_path)), tmp_path / "copies"
+    assert main(["--store", store, "logs"]) == 0
+    assert f"{directory}/bad\\xff  | .log (4 B" in capsys.readouterr().out
+    assert main(["--store", store, "logs", "-o", str(target), "--format", "json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["files"][1]["path"] == f"{directory}/bad\\xff \n.log"
+    assert made["files"][1]["copy"] == "0001-round1-rank1-node0-bad___.log"
+    assert (target / made["files"][1]["copy"]).read_text() == "odd\n"
+    assert json.loads((target / "index.json").read_text()) == made
+    assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("lines", ["0", "-1", "1000001", "9" * 25, "9" * 5000])
+def test_a_number_of_lines_that_no_file_has(store, capsys, lines):
+    """Exit code 2, and what is accepted."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--store", store, "logs", "--lines", lines])
+    assert ended.value.code == 2
+    if lines != "-1":
+        assert "expected a whole number from 1 to 1000000" in " ".join(capsys.readouterr().err.split())
 
 
 def run_json_with_message(capsys: pytest.CaptureFixture[str], *argv: str):
