@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ftcore.cli.ctl_types import BOUND_HELP, bound, count
+from ftcore.cli.ctl_types import BOUND_HELP, bound, line_count
 
 
 def add_chronicle(commands: Any, reading: Callable[..., Any]) -> None:
@@ -61,7 +61,7 @@ def _add_failures(commands: Any, reading: Callable[..., Any]) -> None:
     )
     logs.add_argument("incident", nargs="?", metavar="INCIDENT", help="incident, as i2; default: the newest failure")
     logs.add_argument(
-        "--lines", type=count, default=20, metavar="N", help="last lines of each file; default: %(default)s"
+        "--lines", type=line_count, default=20, metavar="N", help="last lines of each file; default: %(default)s"
     )
     logs.add_argument("--all", action="store_true", help="show every rank; default: the first 16 ranks")
     logs.add_argument(

@@ -2,25 +2,25 @@
 
 House rules: files are read on this host only. A file of another host is named with its host and path, and a node whose
 directory the log does not know is named as such. A file's text is untrusted: secrets are replaced (``redaction.py``),
-and control characters are shown as ``\\x1b``, in copies as well.
+and control characters are shown as ``\\x1b``, in copies as well (``ctl_log_text.py``).
 """
 
 import argparse
 import os
 import socket
 import stat
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import attrs
 
+from ftcore.cli.ctl_log_text import copied, last_lines, path_text
 from ftcore.cli.ctl_output import clock, date, print_json, say, size_text
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound, UsageError
 from ftcore.ids import SECOND
-from ftcore.redaction import HIDDEN, Redactor, redacted
+from ftcore.redaction import HIDDEN, redacted
 from ftcore.replay.explain import Explainer, Incident
 from ftcore.replay.failures import failure_line
 from ftcore.replay.outputs import OutputPlaces, WorkerOutput
@@ -28,12 +28,6 @@ from ftcore.wording import format_elapsed, plural, printable
 
 FILES_MAX = 20
 """Files of one rank's directory that are read."""
-
-TAIL_BYTES = 1 << 20
-"""End of a file from which the last lines are printed."""
-
-LINE_CHARS_MAX = 4000
-"""Most characters of a printed line; copies have the whole line."""
 
 RANKS_SHOWN = 16
 """Ranks whose files are printed; with ``--all`` or ``-o`` all are."""
@@ -114,7 +108,7 @@ def _files(output: WorkerOutput) -> Iterator[RankFile]:
         local = output.host in ("", socket.gethostname())
         yield RankFile(output=output, path=output.directory, state="missing" if local else "elsewhere")
         return
-    except OSError:
+    except (OSError, ValueError):  # the log may name a path with a NUL
         yield RankFile(output=output, path=output.directory, state="unreadable")
         return
     some = False
@@ -145,25 +139,6 @@ def _first_ranks(files: Sequence[RankFile]) -> list[RankFile]:
 # -- showing them
 
 
-def _lines(file: BinaryIO) -> Iterator[str]:
-    """The lines of a file as text that controls no terminal, without secrets."""
-    redactor = Redactor()
-    for raw in file:
-        yield visible(redactor.line(raw.decode("utf-8", "backslashreplace").rstrip("\r\n")))
-
-
-def visible(text: str) -> str:
-    """The text with control characters, tabs aside, written as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == "\t" else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
 def _print(incident: Incident, files: Sequence[RankFile], lines: int) -> None:
     print(printable(redacted(failure_line(incident))))
     failed_at = _failed_at(incident)
@@ -172,20 +147,10 @@ def _print(incident: Incident, files: Sequence[RankFile], lines: int) -> None:
         print(printable(_heading(file, failed_at)))
         try:
             with open(file.path, "rb") as stream:
-                for line in _last_lines(stream, file.size, lines):
-                    print(line if len(line) <= LINE_CHARS_MAX else f"{line[: LINE_CHARS_MAX - 1]}…")
+                for line in last_lines(stream, file.size, lines):
+                    print(line)
         except OSError as error:
-            say(f"{file.path}: {error.strerror}")
-
-
-def _last_lines(stream: BinaryIO, size: int, most: int) -> Iterator[str]:
-    if size > TAIL_BYTES:
-        stream.seek(size - TAIL_BYTES)
-        stream.readline()  # its beginning is missing, and a part of a secret would not be found
-    last = deque(_lines(stream), maxlen=most)
-    if not last:
-        yield f"(the last {size_text(TAIL_BYTES)} are one line: copy the file with -o)"
-    yield from last
+            say(f"{path_text(file.path)}: {error.strerror}")
 
 
 def _failed_at(incident: Incident) -> int:
@@ -199,7 +164,7 @@ def _heading(file: RankFile, failed_at: int) -> str:
     apart = (file.written - failed_at) / SECOND
     when = f"written {format_elapsed(abs(apart))} {'after' if apart >= 0 else 'before'} the failure"
     name = f"rank {output.rank}{local} on {output.node}{failed}, round {output.round}"
-    return f"==> {name}: {file.path} ({size_text(file.size)}, {when})"
+    return f"==> {name}: {path_text(file.path)} ({size_text(file.size)}, {when})"
 
 
 def _say_rest(
@@ -243,26 +208,35 @@ def _copy(files: Sequence[RankFile], directory: Path) -> dict[str, str]:
             raise UsageError(f"{directory} is not empty: name a new directory")
         for place, file in enumerate(files):
             output = file.output
-            safe = "".join(char if char.isalnum() or char in "._-" else "_" for char in output.node)
-            name = f"{place:04d}-round{output.round}-rank{output.rank}-{safe}-{Path(file.path).name}"
+            name = _safe(f"{place:04d}-round{output.round}-rank{output.rank}-{output.node}-{Path(file.path).name}")
             try:
                 source = open(file.path, "rb")  # noqa: SIM115 -- closed by the next statement
             except OSError as error:
-                say(f"{file.path}: {error.strerror}")
+                say(f"{path_text(file.path)}: {error.strerror}")
                 continue
-            with source, open(directory / name, "w", encoding="utf-8") as target:
-                target.writelines(f"{line}\n" for line in _lines(source))
+            with source, _created(directory / name) as target:
+                target.writelines(part.encode() for part in copied(source))
             copies[file.path] = name
     except OSError as error:
         raise UsageError(f"{directory}: {error.strerror}") from error
     return copies
 
 
+def _safe(name: str) -> str:
+    return "".join(char if char.isalnum() or char in "._-" else "_" for char in name)
+
+
+def _created(path: Path) -> BinaryIO:
+    """A new file for this user alone, as exports are: a secret of an unknown kind may be in it."""
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb")
+
+
 def _write_index(directory: Path, described: dict[str, Any]) -> None:
     import msgspec
 
     text = msgspec.json.format(msgspec.json.encode(described), indent=2)
-    (directory / INDEX).write_bytes(text + b"\n")
+    with _created(directory / INDEX) as file:
+        file.write(text + b"\n")
 
 
 def _json(
@@ -280,7 +254,7 @@ def _json(
         "files": [
             {
                 **{name: value for name, value in attrs.asdict(file.output).items() if name != "directory"},
-                "path": file.path or None,
+                "path": path_text(file.path) or None,
                 "state": file.state,
                 "size": file.size,
                 "written_ns": file.written or None,

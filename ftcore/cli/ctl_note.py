@@ -5,6 +5,7 @@ import sys
 
 from ftcore.cli.ctl_output import print_json, say
 from ftcore.cli.ctl_store import opened
+from ftcore.errors import UsageError
 from ftcore.wording import plural
 
 STDIN = "-"
@@ -15,7 +16,7 @@ async def note(args: argparse.Namespace) -> int:
     from ftcore.launch.note import add_note
     from ftcore.runtime.wire.client import whoami
 
-    text = sys.stdin.read() if args.text == STDIN else args.text
+    text = _text(args.text)
     async with opened(args) as log:
         who = whoami()
         seq = await add_note(log, args.store, text.strip(), who)
@@ -24,3 +25,18 @@ async def note(args: argparse.Namespace) -> int:
     else:
         say(f"{log.job}: the note ({plural(len(text.strip()), 'character')}) is recorded as event {seq}")
     return 0
+
+
+def _text(given: str) -> str:
+    """The text of the note.
+
+    Raises:
+        UsageError: it is not UTF-8.
+    """
+    try:
+        text = sys.stdin.read() if given == STDIN else given
+        text.encode()  # bytes of an argument that are not UTF-8 are lone surrogates (PEP 383)
+    except (UnicodeEncodeError, UnicodeDecodeError) as error:
+        where = "standard input" if given == STDIN else "TEXT"
+        raise UsageError(f"{where} is not UTF-8 text: position {error.start}; write the note in UTF-8") from None
+    return text

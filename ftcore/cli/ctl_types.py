@@ -11,6 +11,9 @@ from ftcore.replay.select import Bound
 BOUND_HELP = "an event number, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"
 
 
+LINES_MAX = 1_000_000
+"""Most lines of a file that can be asked for."""
+
 DURATION_MAX_S = 1e11
 """Longest accepted duration: about three thousand years."""
 
@@ -59,6 +62,13 @@ def count(text: str) -> int:
     """A whole number over 0."""
     if not text.isdecimal() or not int(text):
         raise _wrong(text, "a whole number over 0")
+    return int(text)
+
+
+def line_count(text: str) -> int:
+    """A number of lines."""
+    if not text.isdecimal() or len(text) > len(str(LINES_MAX)) or not 0 < int(text) <= LINES_MAX:
+        raise _wrong(text, f"a whole number from 1 to {LINES_MAX}")
     return int(text)
 
 

@@ -14,7 +14,7 @@ from ftcore.events.envelope import Event
 from ftcore.events.incident import Fault, IncidentOpened, IncidentRediagnosed
 from ftcore.events.worker import WorkerFailed
 from ftcore.faults.failure import Failure, failure_of, failures_json, first_text, in_order
-from ftcore.redaction import Redactor, redacted
+from ftcore.redaction import OVERLAP_CHARS, redacted
 from ftcore.states.evidence import REPORTS_MAX, TAIL_BYTES_MAX, Report
 from ftcore.states.model import JobState
 
@@ -139,9 +139,8 @@ def _reports_of(fact: Event) -> list[Report]:
 def _without_secrets(value: Any) -> Any:
     """A JSON value with short texts, and with every known kind of secret replaced."""
     if isinstance(value, str):
-        redactor = Redactor()
-        cut = value if len(value) <= TEXT_CHARS_MAX else f"…{value[-TEXT_CHARS_MAX:]}"
-        return "\n".join(redactor.line(each) for each in cut.split("\n"))
+        found = redacted(value[-TEXT_CHARS_MAX - OVERLAP_CHARS :])  # before it is cut: a part of a secret is not found
+        return found if len(value) <= TEXT_CHARS_MAX else f"…{found[-TEXT_CHARS_MAX:]}"
     if isinstance(value, dict):
         return {key: _without_secrets(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

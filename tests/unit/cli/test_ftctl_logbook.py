@@ -1,6 +1,7 @@
 """``ftctl note`` and ``ftctl logbook``."""
 
 import asyncio
+import io
 import re
 from pathlib import Path
 
@@ -126,6 +127,17 @@ def test_a_change_of_size(tmp_path, capsys):
     made = run_json(capsys, "--store", archive(tmp_path / "demo.ftlog", driver.events), "logbook")
     [size] = [entry["text"] for entry in made["entries"] if entry["kind"] == "size"]
     assert size.startswith("2 ranks before; round 2: 1 rank on 1 node, without node1")
+
+
+@pytest.mark.parametrize("given", ["bad \udcff", "-"])
+def test_a_note_that_is_not_text(tmp_path, capsys, monkeypatch, given):
+    """Bytes that are not UTF-8, as an argument or on standard input: exit code 2, and nothing is recorded."""
+    url = asyncio.run(_stored(tmp_path / "store", ended().events))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"bad \xff"), encoding="utf-8"))
+    assert main(["--store", url, "note", given]) == 2
+    where = "standard input" if given == "-" else "TEXT"
+    assert f"{where} is not UTF-8 text: position 4; write the note in UTF-8" in capsys.readouterr().err
+    assert not any(event.type == "operator.noted" for event in asyncio.run(_read(url)))
 
 
 def test_since_and_until(tmp_path, capsys):

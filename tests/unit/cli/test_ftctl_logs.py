@@ -1,6 +1,8 @@
 """``ftctl failures`` and ``ftctl logs``."""
 
+import io
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import msgspec
 import pytest
 from ftctl_logs import archive, driven, run_json
 
+from ftcore.cli.ctl_log_text import BLOCK_BYTES, LONG_CHARS, TAIL_BYTES, copied
 from ftcore.cli.ftctl import main
 from ftcore.events.envelope import Event
 from ftcore.events.node import NodeJoined
@@ -149,6 +152,32 @@ def test_copies(tmp_path, capsys):
     assert "is not empty" in capsys.readouterr().err
 
 
+def test_a_file_name_that_is_no_text(tmp_path, capsys):
+    """Its bytes are escapes in JSON and in the heading; the copy has a name of its own, and only its owner reads it."""
+    directory = written(tmp_path, 1, "rank 1\n").parent
+    (directory / os.fsdecode(b"bad\xff \n.log")).write_text("odd\n")
+    store, target = archive(tmp_path / "demo.ftlog", placed(driven().events, tmp_path)), tmp_path / "copies"
+    assert main(["--store", store, "logs"]) == 0
+    assert f"{directory}/bad\\xff  | .log (4 B" in capsys.readouterr().out
+    assert main(["--store", store, "logs", "-o", str(target), "--format", "json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["files"][1]["path"] == f"{directory}/bad\\xff \n.log"
+    assert made["files"][1]["copy"] == "0001-round1-rank1-node0-bad___.log"
+    assert (target / made["files"][1]["copy"]).read_text() == "odd\n"
+    assert json.loads((target / "index.json").read_text()) == made
+    assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("lines", ["0", "-1", "1000001", "9" * 25, "9" * 5000])
+def test_a_number_of_lines_that_no_file_has(store, capsys, lines):
+    """Exit code 2, and what is accepted."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--store", store, "logs", "--lines", lines])
+    assert ended.value.code == 2
+    if lines != "-1":
+        assert "expected a whole number from 1 to 1000000" in " ".join(capsys.readouterr().err.split())
+
+
 def run_json_with_message(capsys: pytest.CaptureFixture[str], *argv: str):
     assert main([*argv, "--format", "json"]) == 0
     out, err = capsys.readouterr()
@@ -157,10 +186,46 @@ def run_json_with_message(capsys: pytest.CaptureFixture[str], *argv: str):
 
 
 def test_symbolic_links_and_huge_lines(tmp_path, capsys):
-    """A link is not followed; of a file whose end is one line nothing is printed but how to get it."""
-    written(tmp_path, 1, "x" * 3_000_000)
+    """A link is not followed; of a line longer than what is read, the end is printed."""
+    written(tmp_path, 1, "first" + "x" * 3_000_000 + " token=abcdef12345 last")
     (tmp_path / "round_1" / "rank_1" / "stdout.log").symlink_to("/etc/passwd")
     store = archive(tmp_path / "demo.ftlog", placed(driven().events, tmp_path))
     assert main(["--store", store, "logs"]) == 0
     out = capsys.readouterr().out
-    assert "root:" not in out and len(out) < 2000 and "are one line: copy the file with -o" in out
+    assert "root:x" not in out and len(out) < 5000 and out.endswith("xx token=[redacted] last\n") and "\n…xx" in out
+
+
+def test_a_progress_bar(tmp_path, capsys):
+    """Of thousands of updates on one line the last one is printed, with the lines before it; copies have all."""
+    bar = "".join(f"\r{number:4d}/6000" for number in range(6000))
+    path = written(tmp_path, 1, f"start\r\nready\n{bar}")
+    store = archive(tmp_path / "demo.ftlog", placed(driven().events, tmp_path))
+    assert main(["--store", store, "logs", "--lines", "2"]) == 0
+    assert capsys.readouterr().out.endswith(")\nready\n5999/6000\n")
+    path.write_bytes(f"{bar * 20} password=hunter2 at the end\r\nKilled\r".encode())
+    assert path.stat().st_size > TAIL_BYTES
+    assert main(["--store", store, "logs"]) == 0
+    assert capsys.readouterr().out.endswith(")\n5999/6000 password=[redacted] at the end\nKilled\n")
+    assert main(["--store", store, "logs", "-o", str(tmp_path / "copies")]) == 0
+    copy = (tmp_path / "copies" / "0000-round1-rank1-node0-stderr.log").read_text()
+    assert copy.startswith("\n   0/6000\n   1/6000\n") and copy.count("\n") == 20 * 6000 + 2
+    assert copy.endswith("5999/6000 password=[redacted] at the end\nKilled\n")
+
+
+@pytest.mark.parametrize("line", ["x" * 97, "ä" * 50 + " a"], ids=["without spaces", "not ASCII"])
+def test_a_file_of_one_line_is_copied_in_parts(line):
+    """What is held of it is bounded; secrets at any place are replaced, and nothing else changes."""
+    secret = " token=abcdef12345 "
+    text = (line * 1000 + secret) * 20 + line * 30_000
+    file = io.BytesIO(text.encode())
+    parts = [*copied(file)]
+    assert max(map(len, parts)) <= LONG_CHARS + BLOCK_BYTES and len(parts) > 3
+    assert "".join(parts) == text.replace("abcdef12345", "[redacted]") + "\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_line_ends_beside_the_parts_of_a_file(end):
+    """Every way to end a line is one line end, wherever the file is divided."""
+    lines = [f"{'y' * (number % 90)} password=hunter{number}" for number in range(9000)]
+    found = "".join(copied(io.BytesIO(end.join(lines).encode())))
+    assert found == "".join(f"{'y' * (number % 90)} password=[redacted]\n" for number in range(9000))
