@@ -59,6 +59,8 @@ def value(text: str, events: list[Event]):
         ("state.seq == event.seq", True),
         ("min(x.slots for x in incident)", None),
         ("-run", -1),
+        ("any(run > 0 for run in (5, 1)) and run < 3", True),
+        ("any(any(run > 2 for run in (5, 1)) and run == 7 for run in (7, 8)) and run == 1", True),
     ],
 )
 def test_expressions(text, expected):
