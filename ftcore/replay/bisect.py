@@ -1,8 +1,9 @@
 """The first event at which a property of a log fails.
 
 Binary search is right only for properties that stay broken once they are; most do not. So the log is read once, and
-every change between "holds" and "fails" is known. A value of the state counts once its whole group is folded: between a
-fact and its decisions the state is on its way.
+every change between "holds" and "fails" is known. An expression of the state alone counts once its whole group is
+folded: between a fact and its decisions the state is on its way. An expression that reads the event counts at every
+event.
 """
 
 from typing import Any, Final
@@ -76,7 +77,7 @@ class Bisection:
 
 
 class ExpressionBisector:
-    """A reader that evaluates an expression after every group.
+    """A reader that evaluates an expression after every group; one that reads the event, after every event.
 
     Args:
         expression: the property.
@@ -104,7 +105,9 @@ class ExpressionBisector:
             return
         self.result.events += 1
         holds = bool(self._value(event))
-        if self._since is None or self._since[1] is not holds:
+        if self._expression.of_event:
+            self.result.add(event.seq, holds)
+        elif self._since is None or self._since[1] is not holds:
             self._since = (event.seq, holds)
 
     def close(self) -> None:

@@ -73,6 +73,10 @@ class StateExpression:
     Args:
         text: the expression.
 
+    Attributes:
+        text: the expression.
+        of_event: whether it reads the event, so that it has a value of its own at every event.
+
     Raises:
         UsageError: it is not an expression of the language.
     """
@@ -88,6 +92,7 @@ class StateExpression:
             raise UsageError(f"--expr {text!r}: {reason}; see ftctl bisect --help") from None
         _check(tree, text)
         self._body = tree.body
+        self.of_event = any(isinstance(node, ast.Name) and node.id == "event" for node in ast.walk(tree))
 
     def value(self, state: JobState, event: Event) -> Any:
         """The value after an event.

@@ -139,6 +139,16 @@ def test_states_within_a_group_do_not_count():
     assert found.first_failure is None, "the group went on"
 
 
+def test_every_event_counts_for_an_expression_of_events():
+    """A property of events is judged at each: at a fact before its decisions, at a decision."""
+    events = driven().events
+    for kind in ("worker.failed", "incident.opened", "world.formed"):
+        seqs = [event.seq for event in events if event.type == kind]
+        found = judged(f'event.type != "{kind}"', events)
+        assert [turning.seq for turning in found.turnings if not turning.holds] == seqs
+        assert found.holds_again.seq == seqs[0] + 1
+
+
 def test_an_event_that_may_not_be_skipped():
     """What follows it is not judged, and the result says so."""
     events = driven().events
