@@ -61,11 +61,11 @@ async def _print_turnings(found: Bisection, log: AppendOnlyLog) -> None:
 
 
 async def _line(what: str, turning: Turning, log: AppendOnlyLog) -> str:
+    why = f"\n  {printable(turning.why)}" if turning.why else ""
     async for event in log.read(Seq(turning.seq - 1), Seq(turning.seq)):
         told = f"{date(event.time)} {clock(event.time)} {event.type} {summary(event)[:300]}"
-        why = f"\n  {printable(turning.why)}" if turning.why else ""
         return f"{what} at event {event.seq}: {printable(told)}{why}"
-    return f"{what} at event {turning.seq}"
+    return f"{what} at event {turning.seq}, after the last one{why}"
 
 
 def _json(args: argparse.Namespace, job: str, found: Bisection) -> dict[str, object]:

@@ -6,6 +6,7 @@ folded: between a fact and its decisions the state is on its way. An expression 
 event.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
@@ -13,7 +14,7 @@ import attrs
 from ftcore.errors import UnknownEvent
 from ftcore.events.envelope import Event
 from ftcore.events.registry import Kind
-from ftcore.replay.checks import LogCheck
+from ftcore.replay.checks import CheckProblem, LogCheck
 from ftcore.replay.expressions import StateExpression
 from ftcore.replay.reading import fold_recorded
 from ftcore.states.model import JobState
@@ -27,7 +28,7 @@ class Turning:
     """A change of the property.
 
     Args:
-        seq: the event since which it is so.
+        seq: the event since which it is so; one after the last event if an event is missing at the end.
         holds: whether the property holds since then.
         why: what is wrong, if a check says it.
     """
@@ -139,15 +140,25 @@ class CheckBisector:
         if self.result.unknown:
             return
         try:
-            problem = self._check.feed(event)
+            self._note(self._check.feed(event))
         except UnknownEvent as error:
             self.result.unknown = str(error)
             return
         self.result.events += 1
-        if problem:
+
+    def close(self, *, cut: bool = False) -> None:
+        """Judge what the end of the log shows; ``cut`` as for ``LogCheck.close``."""
+        if self.result.unknown:
+            return
+        try:
+            self._note(self._check.close(cut=cut))
+        except UnknownEvent as error:
+            self.result.unknown = str(error)
+        else:
+            self.result.unknown = self._check.stopped
+
+    def _note(self, problems: Sequence[CheckProblem]) -> None:
+        for problem in problems:
             self.result.count += 1
             if len(self.result.turnings) < TURNS_MAX:
-                self.result.turnings.append(Turning(seq=event.seq, holds=False, why=problem))
-
-    def close(self) -> None:
-        """Do nothing: every event was judged."""
+                self.result.turnings.append(Turning(seq=problem.seq, holds=False, why=problem.why))
