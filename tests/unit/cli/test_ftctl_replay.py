@@ -1,5 +1,6 @@
 """``ftctl replay`` at points, with differences and step by step; ``ftctl bisect``; logs of a newer ftcore."""
 
+import asyncio
 import io
 import json
 import re
@@ -9,9 +10,16 @@ import msgspec
 import pytest
 from ftctl_logs import archive, driven, run_json
 
+from ftcore.cli import ctl_step
 from ftcore.cli.ftctl import main
 from ftcore.events.envelope import Event, Unknown
+from ftcore.ids import Seq
+from ftcore.logs import open_log
+from ftcore.ports import Candidate
+from ftcore.replay.reading import fold_log, fold_recorded
 from ftcore.states.revisions import NEWEST
+from ftcore.states.snapshot import pack, seal
+from ftcore.testing.driver import JobDriver
 from ftcore.wording import utc
 
 
@@ -73,6 +81,68 @@ def test_stepping_back_over_kept_states(store, capsys, monkeypatch):
     out, _ = steps(monkeypatch, capsys, store, "s seq\n20\ns seq\n30\n15\ns seq\np\ns seq\n")
     assert shown(out) == [1, 20, 30, 15, 14]
     assert [line for line in out.splitlines() if line.isdecimal()] == ["1", "20", "15", "14"]
+
+
+def test_only_a_shown_event_is_compared(store, capsys, monkeypatch):
+    """The events on the way are folded: comparing costs as much as the state is large. So is the way to an incident."""
+    compared = []
+
+    class Counted(ctl_step.StateDiffer):
+        def feed(self, event):
+            compared.append(event.seq)
+            return super().feed(event)
+
+    monkeypatch.setattr(ctl_step, "StateDiffer", Counted)
+    out, _ = steps(monkeypatch, capsys, store, "i\n15\np\n", "--at", "8")
+    assert shown(out) == compared and len(compared) == 4
+
+
+def test_a_jump_begins_at_a_snapshot(tmp_path, capsys, monkeypatch):
+    """Far events come over a snapshot of the log, forward and back; the way to an incident is not jumped over."""
+    events = driven().events
+    opened = next(event.seq for event in events if event.type == "incident.opened")
+
+    async def made() -> str:
+        url = f"sqlite://{tmp_path / 'store'}"
+        log = await open_log(url, "demo", create=True)
+        leadership = await log.campaign(Candidate(host="host", pid=1, address="unix:/nowhere"))
+        await log.append(events, term=leadership.term, expected_seq=Seq(0))
+        for seq in (12, 30):
+            await log.save_snapshot(seal(pack(fold_log(events[:seq]))), term=leadership.term)
+        await leadership.resign()
+        await log.close()
+        return url
+
+    folded = []
+
+    def counted(state, event):
+        folded.append(event.seq)
+        return fold_recorded(state, event)
+
+    store = asyncio.run(made())
+    monkeypatch.setattr(ctl_step, "fold_recorded", counted)
+    monkeypatch.setattr(ctl_step, "KEEP_EVERY", 10)
+    out, _ = steps(monkeypatch, capsys, store, "33\ns seq\n15\ns seq\n1\ni\ns seq\n")
+    assert [line for line in out.splitlines() if line.isdecimal()] == ["33", "15", str(opened)]
+    assert folded == [31, 32, 13, 14, *range(2, opened)]
+
+
+def test_a_path_over_a_name_with_dots(tmp_path, capsys, monkeypatch):
+    """The longest name that fits is taken: names of hosts have dots."""
+    driver = JobDriver(nodes=1, slots=1)
+    driver.submit()
+    driver.join("gpu1.cluster.local")
+    driver.settle()
+    store = archive(tmp_path / "demo.ftlog", driver.events)
+    commands = "9\ns membership.nodes.gpu1.cluster.local.slots\ns membership.nodes.gpu1.x\n"
+    out, err = steps(monkeypatch, capsys, store, commands)
+    assert "1" in out.splitlines() and err == "ftctl: no 'gpu1.x'; there are: gpu1.cluster.local\n"
+
+
+def test_a_very_long_number(store, capsys, monkeypatch):
+    """It is an event that the log does not have."""
+    out, err = steps(monkeypatch, capsys, store, "7" * 5000 + "\n3\n")
+    assert shown(out) == [1, 3] and err.startswith("ftctl: there are events 1 to ")
 
 
 def test_bisect(store, capsys):
