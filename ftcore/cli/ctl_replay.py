@@ -10,7 +10,7 @@ import attrs
 from ftcore.cli.ctl_known import change_line, fold_known, known_state, seq_of, shown_state
 from ftcore.cli.ctl_output import indented, print_json, say, written
 from ftcore.cli.ctl_store import opened
-from ftcore.errors import UnknownEvent
+from ftcore.errors import UnknownEvent, UsageError
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
 from ftcore.ids import Seq
@@ -28,6 +28,13 @@ MISMATCH = 1
 
 async def replay(args: argparse.Namespace) -> int:
     """Rebuild the state at a point of the log; verify decisions, show differences, or step through the events."""
+    if args.diff is not None and args.at is not None:
+        raise UsageError("--at and --diff exclude each other: --diff A B names its two points itself")
+    if args.interactive and args.format == "json":
+        raise UsageError(
+            "--interactive and --format json exclude each other: the prompt prints text; "
+            "use --at SEQ or --diff A B with --format json, or the command e in the prompt"
+        )
     if args.interactive:
         from ftcore.cli.ctl_step import step_through
 

@@ -139,6 +139,14 @@ def test_a_path_over_a_name_with_dots(tmp_path, capsys, monkeypatch):
     assert "1" in out.splitlines() and err == "ftctl: no 'gpu1.x'; there are: gpu1.cluster.local\n"
 
 
+@pytest.mark.parametrize("flags", ["--diff 1 9 --at 3", "--interactive --format json"])
+def test_flags_that_exclude_each_other(store, capsys, flags):
+    """An option that would do nothing is refused, and both are named."""
+    assert main(["--store", store, "replay", *flags.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and all(flag in err for flag in flags.split() if flag.startswith("--"))
+
+
 def test_a_very_long_number(store, capsys, monkeypatch):
     """It is an event that the log does not have."""
     out, err = steps(monkeypatch, capsys, store, "7" * 5000 + "\n3\n")
