@@ -14,12 +14,11 @@ import attrs
 from ftcore.cli.ctl_events import Lines
 from ftcore.cli.ctl_known import change_line, seq_of, shown_state
 from ftcore.cli.ctl_output import indented, say
-from ftcore.cli.ctl_store import opened
-from ftcore.errors import UnknownEvent
+from ftcore.cli.ctl_reading import LogReading, opened_reading
+from ftcore.errors import LogCorrupt, UnknownEvent
 from ftcore.events.envelope import Event
 from ftcore.events.incident import IncidentOpened
 from ftcore.ids import Seq
-from ftcore.ports import EventLog
 from ftcore.replay.as_json import event_json
 from ftcore.replay.differences import FieldChange, StateDiffer
 from ftcore.replay.reading import fold_recorded
@@ -42,7 +41,7 @@ KEPT_MAX = 200
 
 @attrs.define
 class _Stepper:
-    log: EventLog
+    reading: LogReading
     lines: Lines
     last: Seq
     state: JobState = attrs.field(factory=JobState)
@@ -56,7 +55,7 @@ class _Stepper:
             say(f"there are events 1 to {self.last}")
             return False
         await self._start(seq, jump=not to_incident)
-        async for event in self.log.read(Seq(self.state.seq), Seq(seq)):
+        async for event in self.reading.events(Seq(self.state.seq), Seq(seq)):
             shown = event.seq == seq or (to_incident and isinstance(event.data, IncidentOpened))
             changes: list[FieldChange] = []
             try:
@@ -64,22 +63,36 @@ class _Stepper:
                     changes = StateDiffer(self.state).feed(event)
                 else:
                     fold_recorded(self.state, event)
-            except UnknownEvent as error:
-                say(f"the state is known up to event {self.state.seq}: {error}")
-                return False
+            except (LogCorrupt, UnknownEvent) as error:
+                self.reading.stop(event.seq - 1, error)
+                self.reading.halfway = isinstance(error, LogCorrupt)
+                break
             if event.seq % KEEP_EVERY == 0 and event.seq not in self.kept and len(self.kept) < KEPT_MAX:
                 self.kept[event.seq] = copy.deepcopy(self.state)
             if shown:
                 self.event, self.changes = event, [change_line(change) for change in changes]
                 return True
+        if self.reading.error is not None and self.reading.ends < seq:
+            await self._show_last_known()
         return False
+
+    async def _show_last_known(self) -> None:
+        """Say why a later event cannot be shown, and show the last one before it."""
+        self.reading.tell(again=True)
+        shown = 0 if self.event is None else self.event.seq
+        if self.reading.halfway:
+            self.state = JobState()
+        if self.reading.ends and (self.reading.halfway or shown != self.reading.ends):
+            await self.go(self.reading.ends)
+            if shown != self.reading.ends:
+                self.show()
 
     async def _start(self, seq: int, *, jump: bool) -> None:
         """Begin before an event: at the state that is shown, at a kept one, or with ``jump`` at a snapshot."""
         here = self.state.seq if self.state.seq < seq else 0
         near = max((kept for kept in self.kept if here < kept < seq), default=here) if jump else here
         if jump and seq - 1 - near > KEEP_EVERY:
-            restored = await recall(self.log, Seq(seq - 1))
+            restored = await recall(self.reading.log, Seq(seq - 1))
             if restored.state.seq > near:
                 self.state = restored.state
                 return
@@ -114,20 +127,24 @@ class _Stepper:
 
 async def step_through(args: argparse.Namespace) -> int:
     """Read commands until the end of standard input or ``q``."""
-    async with opened(args) as log:
+    async with opened_reading(args) as reading:
+        log = reading.log
         last = await log.last_seq()
-        stepper = _Stepper(log, Lines(args), last)
+        stepper = _Stepper(reading, Lines(args), last)
+        if reading.cut is not None:
+            reading.stop(last, reading.cut)
+            reading.tell()
         if not last:
             say(f"the log of {log.job} is empty")
             return 0
-        if await stepper.go(await seq_of(args.at, log) or 1):
+        if await stepper.go(await seq_of(args.at, reading) or 1):
             stepper.show()
         while (line := _ask(f"{stepper.state.seq}/{last}> ")) is not None:
             command, _, rest = line.strip().partition(" ")
             if command in ("q", "quit"):
                 break
             await _do(stepper, command, rest.strip())
-    return 0
+    return reading.exit_code
 
 
 async def _do(stepper: _Stepper, command: str, rest: str) -> None:

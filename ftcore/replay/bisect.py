@@ -92,27 +92,40 @@ class ExpressionBisector:
         self._expression = expression
         self._state = JobState()
         self._since: tuple[int, bool] | None = None
+        self._group = 0
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
         if self.result.unknown:
             return
         if event.kind is Kind.FACT:
-            self.close()
+            self._settle()
         try:
             fold_recorded(self._state, event)
         except UnknownEvent as error:
             self.result.unknown = str(error)
             return
-        self.result.events += 1
         holds = bool(self._value(event))
         if self._expression.of_event:
+            self.result.events += 1
             self.result.add(event.seq, holds)
-        elif self._since is None or self._since[1] is not holds:
+            return
+        self._group += 1
+        if self._since is None or self._since[1] is not holds:
             self._since = (event.seq, holds)
 
-    def close(self) -> None:
-        """Judge the group that has ended."""
+    def close(self, *, cut: bool = False) -> None:
+        """Judge the last group.
+
+        Args:
+            cut: the log could not be read to its end, so that its last group may be incomplete; it is not judged.
+        """
+        if not cut and not self.result.unknown:
+            self._settle()
+
+    def _settle(self) -> None:
+        self.result.events += self._group
+        self._group = 0
         if self._since is not None:
             self.result.add(*self._since)
             self._since = (self._state.seq + 1, self._since[1])

@@ -152,11 +152,22 @@ def test_every_event_counts_for_an_expression_of_events():
 
 
 def test_an_event_that_may_not_be_skipped():
-    """What follows it is not judged, and the result says so."""
+    """What follows it is not judged, nor is its group, and the result says so."""
     events = driven().events
     odd = msgspec.structs.replace(events[20], type="moon.risen", v=1, data=Unknown(fields={}), ignorable=False)
     found = judged("run >= 0", [*events[:20], odd, *events[21:]])
-    assert found.first_failure is None and found.events == 20 and "moon.risen" in found.unknown
+    assert odd.kind is Kind.DECISION and found.events == odd.cause - 1
+    assert found.first_failure is None and "moon.risen" in found.unknown
+
+
+def test_the_last_group_of_a_log_that_was_cut_off():
+    """It may lack decisions, so a state within it is not judged."""
+    events = driven().events
+    group = next(event for event in events if event.type == "incident.opened").cause
+    reader = ExpressionBisector(StateExpression(f"state.seq != {group}"))
+    read(events[:group], reader)
+    reader.close(cut=True)
+    assert reader.result.first_failure is None and reader.result.events == group - 1
 
 
 def broken(name: str, events: list[Event]) -> tuple[list[Event], int]:
