@@ -6,17 +6,20 @@ import attrs
 
 from ftcore.cli.ctl_lines import summary
 from ftcore.cli.ctl_output import clock, date, print_json, say
-from ftcore.cli.ctl_store import opened
+from ftcore.cli.ctl_reading import opened_reading
+from ftcore.errors import UnknownEvent
 from ftcore.ids import Seq
 from ftcore.ports import AppendOnlyLog
 from ftcore.replay.bisect import Bisection, CheckBisector, ExpressionBisector, Turning
 from ftcore.replay.checks import CHECKS
 from ftcore.replay.expressions import StateExpression
-from ftcore.replay.reading import read_async
 from ftcore.wording import plural, printable
 
 FAILS = 1
 """Exit code if the property fails."""
+
+UNFINISHED = UnknownEvent.exit_code
+"""Exit code if it does not fail, but not all events could be judged."""
 
 
 async def bisect(args: argparse.Namespace) -> int:
@@ -26,10 +29,13 @@ async def bisect(args: argparse.Namespace) -> int:
         reader = ExpressionBisector(StateExpression(args.expr))
     else:
         reader = CheckBisector(CHECKS[args.check]())
-    async with opened(args) as log:
-        await read_async(log.read(), reader)
-        reader.close()
+    async with opened_reading(args) as reading:
+        log = reading.log
+        await reading.feed(reader)
+        reader.close(cut=reading.error is not None)
         found = reader.result
+        if not found.unknown and reading.error is not None:
+            found.unknown = str(reading.error)
         first = found.first_failure
         if args.format == "json":
             print_json(_json(args, str(log.job), found))
@@ -40,9 +46,9 @@ async def bisect(args: argparse.Namespace) -> int:
             print(f"  {plural(found.count - 1, 'further failure')} in the log" if found.count > 1 else "  once")
         else:
             await _print_turnings(found, log)
-    if found.unknown and args.format != "json":
+    if found.unknown and reading.error is None:
         say(f"later events are not judged: {found.unknown}")
-    return FAILS if first is not None else 0
+    return FAILS if first is not None else UNFINISHED if found.unknown else 0
 
 
 async def _print_turnings(found: Bisection, log: AppendOnlyLog) -> None:
@@ -61,11 +67,11 @@ async def _print_turnings(found: Bisection, log: AppendOnlyLog) -> None:
 
 
 async def _line(what: str, turning: Turning, log: AppendOnlyLog) -> str:
+    why = f"\n  {printable(turning.why)}" if turning.why else ""
     async for event in log.read(Seq(turning.seq - 1), Seq(turning.seq)):
         told = f"{date(event.time)} {clock(event.time)} {event.type} {summary(event)[:300]}"
-        why = f"\n  {printable(turning.why)}" if turning.why else ""
         return f"{what} at event {event.seq}: {printable(told)}{why}"
-    return f"{what} at event {turning.seq}"
+    return f"{what} at event {turning.seq}, after the last one{why}"
 
 
 def _json(args: argparse.Namespace, job: str, found: Bisection) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """``ftctl events``: prints the event log, a line per event, decisions indented below the fact that caused them."""
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -8,7 +9,7 @@ from collections.abc import AsyncIterator
 from ftcore.cli.ctl_lines import style_of, summary
 from ftcore.cli.ctl_output import clock, columns, date, paint, print_json, say, wants_colour
 from ftcore.cli.ctl_store import opened
-from ftcore.errors import NotFound, Truncated
+from ftcore.errors import LogCorrupt, NotFound, Truncated
 from ftcore.events.envelope import Event
 from ftcore.events.registry import Kind
 from ftcore.ids import Seq
@@ -87,7 +88,9 @@ async def settled_bound(bound: Bound | None, log: AppendOnlyLog) -> Bound | None
     if bound is None or bound.ago is None:
         return bound
     last = await log.last_seq()
-    times = [event.time async for event in log.read(Seq(max(last - 1, 0)))]
+    times: list[int] = []
+    with contextlib.suppress(LogCorrupt):  # who reads the log says it
+        times = [event.time async for event in log.read(Seq(max(last - 1, 0)))]
     return bound.settled(max([time.time_ns(), *times]))
 
 

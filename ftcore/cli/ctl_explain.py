@@ -14,7 +14,7 @@ import attrs
 from ftcore.cli.ctl_incidents import date_time, state_name, style
 from ftcore.cli.ctl_lines import summary
 from ftcore.cli.ctl_output import console, print_json, table
-from ftcore.cli.ctl_store import opened
+from ftcore.cli.ctl_reading import opened_reading
 from ftcore.errors import NotFound
 from ftcore.events.worker import StepTimes
 from ftcore.faults.failure import Failure
@@ -27,7 +27,6 @@ from ftcore.replay.explain import FaultOrigin, Incident
 from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.incident_text import again_lines, clock_lines, cost_text, done_text, folded_answers, to_do_lines
 from ftcore.replay.outlook import Outlook, outlook
-from ftcore.replay.reading import read_async
 from ftcore.sim.whatif.presets import PresetCost, PresetPrices
 from ftcore.wording import format_elapsed, listed, plural, printable, utc
 
@@ -92,20 +91,22 @@ class Explanation:
 
 async def explain(args: argparse.Namespace) -> int:
     """Explain one incident."""
-    found = await _explanation(args)
+    found, code = await _explanation(args)
     if args.format == "json":
         print_json(found.to_json())
     else:
         _print(found, console(), args)
-    return 0
+    return code
 
 
-async def _explanation(args: argparse.Namespace) -> Explanation:
+async def _explanation(args: argparse.Namespace) -> tuple[Explanation, int]:
+    """What is known, and the exit code."""
     ledger, tree, clocks = GoodputLedger(), CausalTree(args.incident), ClockBounds()
-    async with opened(args) as log:
+    async with opened_reading(args) as reading:
+        log = reading.log
         short = await log.last_seq() - (await log.floor()).seq <= PRESETS_EVENTS_MAX
         presets = PresetPrices() if args.presets or short else None
-        await read_async(log.read(), ledger, tree, clocks, *([presets] if presets is not None else []))
+        await reading.feed(ledger, tree, clocks, *([presets] if presets is not None else []))
     found = ledger.explainer.incidents()
     if not found:
         raise NotFound("the log has no incident")
@@ -116,7 +117,7 @@ async def _explanation(args: argparse.Namespace) -> Explanation:
             raise NotFound(f"no incident {args.incident!r}; there are {found[0].id} to {found[-1].id}")
         chosen = named[-1]
     goodput = ledger.report()
-    return Explanation(
+    explanation = Explanation(
         incident=chosen,
         cost=goodput.cost_of(chosen.id),
         outlook=outlook(chosen, found, ledger.state, goodput.end),
@@ -124,6 +125,7 @@ async def _explanation(args: argparse.Namespace) -> Explanation:
         presets=None if presets is None else presets.of(chosen.id),
         clocks=clocks.clocks(),
     )
+    return explanation, reading.exit_code
 
 
 def _what(node: CauseNode) -> str:

@@ -4,20 +4,19 @@ import argparse
 
 from ftcore.cli.ctl_events import settled_bound
 from ftcore.cli.ctl_output import print_json, say
-from ftcore.cli.ctl_store import opened
+from ftcore.cli.ctl_reading import opened_reading
 from ftcore.errors import NotFound
 from ftcore.replay.explain import Explainer
 from ftcore.replay.failures import failure_json, failure_line, faults_of
-from ftcore.replay.reading import read_async
 from ftcore.wording import printable
 
 
 async def failures(args: argparse.Namespace) -> int:
     """Print one line for the newest failure, for one incident, or for all."""
     explainer = Explainer()
-    async with opened(args) as log:
-        since = await settled_bound(args.since, log)
-        await read_async(log.read(), explainer)
+    async with opened_reading(args) as reading:
+        since = await settled_bound(args.since, reading.log)
+        await reading.feed(explainer)
     found = explainer.incidents()
     if args.incident is not None:
         chosen = [incident for incident in found if incident.id == args.incident]
@@ -36,11 +35,11 @@ async def failures(args: argparse.Namespace) -> int:
             chosen = chosen[-1:]
     several = args.all or since is not None
     if args.format == "json":
-        made = [failure_json(incident, str(log.job)) for incident in chosen]
+        made = [failure_json(incident, str(reading.log.job)) for incident in chosen]
         print_json(made if several else made[0] if made else None)
     else:
         for incident in chosen:
             print(printable(failure_line(incident)))
         if not chosen:
             say("no failure")
-    return 0
+    return reading.exit_code

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from ftcore.cli.ctl_events import settled_bound
 from ftcore.cli.ctl_output import console, print_json, say, table
-from ftcore.cli.ctl_store import opened
+from ftcore.cli.ctl_reading import opened_reading
 from ftcore.faults.taxonomy import title_of
 from ftcore.policies.abilities import LACKS
 from ftcore.replay.explain import Explainer, Incident
-from ftcore.replay.reading import read_async
 from ftcore.replay.select import Bound
 from ftcore.wording import format_elapsed, plural, printable, utc
 
@@ -32,12 +31,14 @@ STEP_TIMES = 8
 """Number of step times that ``explain`` prints of the failed worker."""
 
 
-async def _read(args: argparse.Namespace, since: Bound | None = None) -> list[Incident]:
+async def _read(args: argparse.Namespace) -> tuple[list[Incident], int]:
+    """The incidents, and the exit code."""
     explainer = Explainer()
-    async with opened(args) as log:
-        since = await settled_bound(since, log)
-        await read_async(log.read(), explainer)
-    return [incident for incident in explainer.incidents() if since is None or _was_open(incident, since)]
+    async with opened_reading(args) as reading:
+        since = await settled_bound(args.since, reading.log)
+        await reading.feed(explainer)
+    found = [incident for incident in explainer.incidents() if since is None or _was_open(incident, since)]
+    return found, reading.exit_code
 
 
 def _was_open(incident: Incident, since: Bound) -> bool:
@@ -54,13 +55,13 @@ async def incidents(args: argparse.Namespace) -> int:
     """List the incidents."""
     from rich.text import Text
 
-    found = await _read(args, args.since)
+    found, code = await _read(args)
     if args.format == "json":
         print_json([incident.to_json() for incident in found])
-        return 0
+        return code
     if not found:
         say("no incidents" if args.since is None else "no incidents since then")
-        return 0
+        return code
     rows = table(
         "ID",
         "OPENED (UTC)",
@@ -89,7 +90,7 @@ async def incidents(args: argparse.Namespace) -> int:
     faults = any(incident.kind == "fault" for incident in found)
     note = f"; {TOTAL_NOTE}" if faults else ""
     console().print(f"{counts([incident.kind for incident in found])}{note}", style="quiet")
-    return 0
+    return code
 
 
 def counts(kinds: Sequence[str]) -> str:

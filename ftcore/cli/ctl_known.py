@@ -1,103 +1,36 @@
-"""Points of a log, and the state as far as this ftcore understands the log."""
+"""Points of a log, and the state there, as far as the log can be read."""
 
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import attrs
 import msgspec
 
 from ftcore.cli.ctl_events import settled_bound
-from ftcore.errors import NotFound, UnknownEvent
-from ftcore.events.envelope import Event, Unknown
-from ftcore.events.master import MasterElected
+from ftcore.cli.ctl_reading import LogReading
+from ftcore.errors import NotFound
 from ftcore.ids import Seq
 from ftcore.policies.targets import hidden
-from ftcore.ports import AppendOnlyLog
 from ftcore.replay.differences import ABSENT, FieldChange
-from ftcore.replay.reading import fold_recorded
+from ftcore.replay.reading import Folder
 from ftcore.replay.select import Bound
 from ftcore.states.model import JobState
-from ftcore.states.revisions import NEWEST
 from ftcore.states.snapshot import recall
-from ftcore.wording import plural, printable
+from ftcore.wording import printable
 
 VALUE_CHARS_MAX = 200
 """Most characters of a value in a line of ``--diff``; JSON has it whole."""
 
 
-@attrs.define
-class KnownState:
-    """A state, and what could not be understood on the way to it.
-
-    Attributes:
-        state: the state.
-        skipped: number of ignorable events of unknown types that were skipped, by type.
-        stopped: why the state ends before the requested point; empty: it does not.
-        newer: the newest unknown revision of the decision rules that a master used; 0: all are known.
-    """
-
-    state: JobState
-    skipped: dict[str, int] = attrs.field(factory=dict)
-    stopped: str = ""
-    newer: int = 0
-
-    def note(self, event: Event) -> None:
-        """Note an event that was folded."""
-        if type(event.data) is Unknown:
-            self.skipped[event.type] = self.skipped.get(event.type, 0) + 1
-        elif type(event.data) is MasterElected and event.data.decides > NEWEST:
-            self.newer = max(self.newer, event.data.decides)
-
-    def lines(self) -> list[str]:
-        """What the reader should know, as messages."""
-        found = []
-        if self.skipped:
-            types = ", ".join(f"{name} ({count})" for name, count in self.skipped.items())
-            found.append(f"skipped {plural(sum(self.skipped.values()), 'event')} of unknown types: {types}")
-        if self.newer:
-            found.append(
-                f"a master decided by revision {self.newer} of the rules, this ftcore knows up to {NEWEST}: the state "
-                "may lack what is newer, and decisions cannot be compared"
-            )
-        if self.stopped:
-            found.append(f"the state is known up to event {self.state.seq}: {self.stopped}")
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {"skipped_types": self.skipped, "stopped": self.stopped or None, "newer_revision": self.newer or None}
+async def known_state(reading: LogReading, until: Seq | None) -> JobState:
+    """The state after an event, or as far as the log can be read."""
+    restored = await recall(reading.log, until)
+    folder = Folder(restored.state)
+    await reading.feed(folder, after=Seq(restored.state.seq), until=until)
+    if reading.halfway and (until is None or until > reading.ends):  # the event may be half folded
+        return await known_state(reading, reading.ends)
+    return folder.state
 
 
-async def fold_known(
-    events: AsyncIterator[Event], known: KnownState, feed: Callable[[Event], object] | None = None
-) -> KnownState:
-    """Fold events until the first one that may not be skipped.
-
-    Args:
-        events: the events after the state.
-        known: the state; changed in place.
-        feed: folds an event into that state; None: ``fold_recorded``.
-    """
-    async for event in events:
-        try:
-            if feed is None:
-                fold_recorded(known.state, event)
-            else:
-                feed(event)
-        except UnknownEvent as error:
-            known.stopped = str(error)
-            break
-        known.note(event)
-    return known
-
-
-async def known_state(log: AppendOnlyLog, until: Seq | None) -> KnownState:
-    """The state after an event, or at the end of the log."""
-    restored = await recall(log, until)
-    return await fold_known(log.read(Seq(restored.state.seq), until), KnownState(restored.state))
-
-
-async def seq_of(bound: Bound | None, log: AppendOnlyLog) -> Seq | None:
+async def seq_of(bound: Bound | None, reading: LogReading) -> Seq | None:
     """The event at a position: the last one at or before a time.
 
     Raises:
@@ -105,6 +38,7 @@ async def seq_of(bound: Bound | None, log: AppendOnlyLog) -> Seq | None:
     """
     if bound is None:
         return None
+    log = reading.log
     last = await log.last_seq()
     settled = await settled_bound(bound, log)
     assert settled is not None
@@ -113,7 +47,7 @@ async def seq_of(bound: Bound | None, log: AppendOnlyLog) -> Seq | None:
             raise NotFound(f"the log of {log.job} ends at event {last}")
         return Seq(settled.seq)
     found = Seq(0)
-    async for event in log.read():
+    async for event in reading.events():
         if settled.compare(event) > 0:
             break
         found = event.seq

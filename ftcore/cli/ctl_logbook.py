@@ -8,7 +8,7 @@ from pathlib import Path
 from ftcore.cli import ctl_markdown
 from ftcore.cli.ctl_events import settled_bound
 from ftcore.cli.ctl_output import clock, date, print_json, say, written
-from ftcore.cli.ctl_store import opened
+from ftcore.cli.ctl_reading import opened_reading
 from ftcore.errors import UsageError
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
 from ftcore.redaction import redacted
@@ -46,36 +46,36 @@ _TITLES = {
 async def logbook(args: argparse.Namespace) -> int:
     """Write the logbook."""
     if args.output is None:
-        made = await _read(args)
+        made, code = await _read(args)
         if args.format == "json":
             print_json(made.to_json())
         else:
             sys.stdout.writelines(f"{line}\n" for line in markdown(made))
-        return 0
+        return code
     if args.format == "json":
         raise UsageError("-o writes Markdown; write JSON with: ftctl logbook --format json > FILE")
     path = None if args.output == STDOUT else Path(args.output)
     with OutFile(path, FileKind(name="a logbook", begins=BEGINS.encode())) as out:
-        made = await _read(args)
+        made, code = await _read(args)
         out.write("".join(f"{line}\n" for line in markdown(made)).encode())
     where = written(path, "the logbook" if out.replaced else "")
     say(f"wrote {plural(len(made.entries), 'entry', 'entries')} to {where}")
-    return 0
+    return code
 
 
-async def _read(args: argparse.Namespace) -> Chronicle:
+async def _read(args: argparse.Namespace) -> tuple[Chronicle, int]:
+    """The chronicle, and the exit code."""
     ledger = GoodputLedger()
     book = Logbook(ledger.state)
-    async with opened(args) as log:
+    async with opened_reading(args) as reading:
+        log = reading.log
         since, until = [await settled_bound(bound, log) for bound in (args.since, args.until)]
-        async for event in log.read():
-            if until is not None and until.compare(event) > 0:
-                break
-            ledger.feed(event)
-            book.feed(event)
+        past = None if until is None else lambda event: until.compare(event) > 0
+        await reading.feed(ledger, book, past=past)
     book.close()
     incidents = ledger.explainer.incidents()
-    return chronicle(book, ledger.state, incidents, ledger.report(), job=str(log.job), since=since)
+    made = chronicle(book, ledger.state, incidents, ledger.report(), job=str(log.job), since=since)
+    return made, reading.exit_code
 
 
 def markdown(made: Chronicle) -> Iterator[str]:

@@ -17,7 +17,7 @@ import attrs
 
 from ftcore.cli.ctl_log_text import copied, last_lines, path_text
 from ftcore.cli.ctl_output import clock, date, print_json, say, size_text
-from ftcore.cli.ctl_store import opened
+from ftcore.cli.ctl_reading import opened_reading
 from ftcore.errors import NotFound, UsageError
 from ftcore.ids import SECOND
 from ftcore.redaction import HIDDEN, redacted
@@ -60,17 +60,15 @@ async def logs(args: argparse.Namespace) -> int:
     """Print the ends of the files, or copy the files."""
     explainer = Explainer()
     places = OutputPlaces(explainer.state)
-    async with opened(args) as log:
-        async for event in log.read():
-            explainer.feed(event)
-            places.feed(event)
+    async with opened_reading(args) as reading:
+        await reading.feed(explainer, places)
     incident = _chosen(explainer.incidents(), args.incident)
     found = [file for output in places.of(incident) for file in _files(output)]
     here = [file for file in found if file.state == "here"]
     copies: dict[str, str] = {}
     if here and args.output is not None:
         copies = _copy(here, Path(args.output))
-    described = _json(incident, str(log.job), places.rounds(incident.id), found, copies)
+    described = _json(incident, str(reading.log.job), places.rounds(incident.id), found, copies)
     if copies:
         _write_index(Path(args.output), described)
     if args.format == "json":
@@ -80,7 +78,7 @@ async def logs(args: argparse.Namespace) -> int:
     _say_rest(found, here, args, copies)
     if not here:
         raise NotFound(f"no log file of {incident.id} can be read on this host ({socket.gethostname()})")
-    return 0
+    return reading.exit_code
 
 
 def _chosen(incidents: Sequence[Incident], name: str | None) -> Incident:

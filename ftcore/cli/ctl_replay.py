@@ -7,19 +7,19 @@ from typing import Any
 
 import attrs
 
-from ftcore.cli.ctl_known import change_line, fold_known, known_state, seq_of, shown_state
+from ftcore.cli.ctl_known import change_line, known_state, seq_of, shown_state
 from ftcore.cli.ctl_output import indented, print_json, say, written
+from ftcore.cli.ctl_reading import LogReading, opened_reading
 from ftcore.cli.ctl_store import opened
-from ftcore.errors import UnknownEvent
+from ftcore.errors import UnknownEvent, UsageError
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
 from ftcore.ids import Seq
 from ftcore.logs.formats import FTLOG, ExportFormat, export_format
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
 from ftcore.policies.targets import hidden
-from ftcore.ports import EventLog
 from ftcore.replay.differences import FieldChange, StateDiffer
-from ftcore.replay.verify import VerifyReport, verify_async
+from ftcore.replay.verify import Verifier, VerifyReport
 from ftcore.states.model import JobState, digest
 from ftcore.wording import plural, printable
 
@@ -28,48 +28,69 @@ MISMATCH = 1
 
 async def replay(args: argparse.Namespace) -> int:
     """Rebuild the state at a point of the log; verify decisions, show differences, or step through the events."""
+    if args.diff is not None and args.at is not None:
+        raise UsageError("--at and --diff exclude each other: --diff A B names its two points itself")
+    if args.interactive and args.format == "json":
+        raise UsageError(
+            "--interactive and --format json exclude each other: the prompt prints text; "
+            "use --at SEQ or --diff A B with --format json, or the command e in the prompt"
+        )
     if args.interactive:
         from ftcore.cli.ctl_step import step_through
 
         return await step_through(args)
-    async with opened(args) as log:
+    async with opened_reading(args) as reading:
         if args.diff is not None:
-            return await _differences(log, args)
-        at = await seq_of(args.at, log)
+            await _differences(reading, args)
+            return reading.exit_code
+        at = await seq_of(args.at, reading)
         if args.verify:
-            report = await verify_async(log.read(), until=at)
-            return _verified(report, args.format)
-        known = await known_state(log, at)
-    if args.format == "json":
-        print_json({**_state_json(known.state), "unknown": known.to_json()})
-    else:
-        print(f"after event {known.state.seq}: digest {digest(known.state)}")
-        print(indented(shown_state(known.state)))
-        for line in known.lines():
-            say(line)
-    return UnknownEvent.exit_code if known.stopped else 0
+            return _verified(await _verify(reading, at), args.format) or reading.exit_code
+        state = await known_state(reading, at)
+        if args.format == "json":
+            print_json({**_state_json(state), "unknown": reading.to_json()})
+        else:
+            print(f"after event {state.seq}: digest {digest(state)}")
+            print(indented(shown_state(state)))
+    return reading.exit_code
 
 
-async def _differences(log: EventLog, args: argparse.Namespace) -> int:
+async def _differences(reading: LogReading, args: argparse.Namespace) -> None:
     """What changed between two points, in the order of the log."""
-    first, last = sorted([(await seq_of(bound, log)) or 0 for bound in args.diff])
-    known = await known_state(log, Seq(first))
-    differ = StateDiffer(known.state)
-    if not known.stopped:
-        known = await fold_known(log.read(Seq(first), Seq(last)), known, differ.feed)
-    changes = differ.changes()
+    first, last = sorted([Seq((await seq_of(bound, reading)) or 0) for bound in args.diff])
+    differ = StateDiffer(await known_state(reading, first))
+    if reading.error is None:
+        await reading.feed(differ, after=first, until=last)
+        if reading.halfway:  # the event may be half folded
+            differ = StateDiffer(await known_state(reading, first))
+            await reading.feed(differ, after=first, until=reading.ends)
+    changes, ends = differ.changes(), differ.state.seq
     if args.format == "json":
-        described = {"job": str(log.job), "from_seq": first, "to_seq": known.state.seq, "attributed": differ.attributed}
-        print_json({**described, "changes": [_change_json(each) for each in changes], "unknown": known.to_json()})
-    else:
-        for change in changes:
-            print(change_line(change))
-        say(f"{plural(len(changes), 'field')} changed between event {first} and event {known.state.seq}")
-        if not differ.attributed:
-            say("the state is too large to say which of so many events changed a field; name a shorter range")
-        for line in known.lines():
-            say(line)
-    return UnknownEvent.exit_code if known.stopped else 0
+        job = str(reading.log.job)
+        described = {"job": job, "from_seq": first, "to_seq": ends, "attributed": differ.attributed}
+        print_json({**described, "changes": [_change_json(each) for each in changes], "unknown": reading.to_json()})
+        return
+    for change in changes:
+        print(change_line(change))
+    say(f"{plural(len(changes), 'field')} changed between event {first} and event {ends}")
+    if not differ.attributed:
+        say("the state is too large to say which of so many events changed a field; name a shorter range")
+
+
+async def _verify(reading: LogReading, at: Seq | None) -> VerifyReport:
+    """Decide again as far as the log can be read."""
+    verifier = Verifier()
+    await reading.feed(verifier, until=at)
+    try:
+        report = verifier.report(cut=at is not None or reading.error is not None)
+    except UnknownEvent as error:  # in the last group
+        reading.stop(0, error)
+        report = verifier.report(cut=True)
+    if reading.error is None:
+        return report
+    if isinstance(reading.error, UnknownEvent):  # it was found when its group ended
+        reading.ends = Seq(report.state.seq)
+    return attrs.evolve(report, complete=False)
 
 
 def _change_json(change: FieldChange) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def add_replay(commands: Any, reading: Callable[..., Any]) -> None:
         type=bound,
         metavar="SEQ|TIME|AGO",
         help=f"state after this event, or the last one until then: {BOUND_HELP}; default: the last event. "
-        "--interactive begins there",
+        "--interactive begins there; not with --diff",
     )
     how = replay.add_mutually_exclusive_group()
     how.add_argument(

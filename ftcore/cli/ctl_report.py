@@ -9,12 +9,8 @@ import attrs
 from ftcore.cli.ctl_explain import PRESETS_EVENTS_MAX
 from ftcore.cli.ctl_lines import style_of, summary
 from ftcore.cli.ctl_output import say, written
-from ftcore.cli.ctl_store import opened
-from ftcore.errors import FtcoreError, LogCorrupt, UnknownEvent
-from ftcore.logs.archive import read_events, read_header
+from ftcore.cli.ctl_reading import opened_reading
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
-from ftcore.logs.stores import archive_file
-from ftcore.replay.reading import read, read_async
 from ftcore.replay.report import ReportReader
 from ftcore.report import page
 from ftcore.sim.whatif.presets import PresetPrices
@@ -30,7 +26,11 @@ async def run(args: argparse.Namespace) -> int:
     reader, presets = ReportReader(summary, style_of), PresetPrices()
     path = None if args.output == STDOUT else Path(args.output)
     with OutFile(path, PAGE) as file:
-        failed = await _read(args, reader, presets)
+        async with opened_reading(args) as reading:
+            log = reading.log
+            short = await log.last_seq() - (await log.floor()).seq <= PRESETS_EVENTS_MAX
+            await reading.feed(reader, *([presets] if short else []))
+        failed = reading.error
         report = reader.report(args.job, args.price, str(failed) if failed is not None else "")
         if report["last_seq"] <= PRESETS_EVENTS_MAX and failed is None:
             for incident, costs in presets.by_incident().items():
@@ -41,28 +41,4 @@ async def run(args: argparse.Namespace) -> int:
     events = plural(report["last_seq"], "event")
     where = written(path, "the report" if file.replaced else "")
     say(f"wrote {events}, {len(made) / 1e6:.1f} MB, to {where}")
-    if failed is not None:
-        say(f"the report ends early: {failed}")
-        return failed.exit_code
-    return 0
-
-
-async def _read(args: argparse.Namespace, reader: ReportReader, presets: PresetPrices) -> FtcoreError | None:
-    """Read the log as far as possible; returns why not to its end."""
-    try:
-        async with opened(args) as log:
-            try:
-                short = await log.last_seq() - (await log.floor()).seq <= PRESETS_EVENTS_MAX
-                await read_async(log.read(), reader, *([presets] if short else []))
-            except (LogCorrupt, UnknownEvent) as error:
-                return error
-    except LogCorrupt as error:
-        cut = archive_file(args.store)
-        if cut is None:
-            raise
-        args.job = read_header(cut).job  # a file that was cut off has no footer, so the store refuses it
-        try:
-            read(read_events(cut), reader)
-        except (LogCorrupt, UnknownEvent):
-            return error
-    return None
+    return reading.exit_code

@@ -5,6 +5,7 @@ during a read, the missing events are read from the archive.
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -153,6 +154,31 @@ def _whole_file(path: Path) -> Lines:
                 yield path, line
 
     return lines
+
+
+def readable_part(path: Path) -> ArchiveLog:
+    """The log in an archive file that was cut off or changed: its events before the first line that does not verify.
+
+    Raises:
+        StoreError: the file is not an archive, or has a newer format.
+    """
+    header = read_header(path)
+    first = Seq(header.first - 1)
+    last = first
+    with contextlib.suppress(LogCorrupt):
+        for line in read_lines(path):
+            last = Seq(line.seq)
+
+    def lines(after: int, until: int | None) -> Iterator[tuple[Path, Line]]:
+        end = last if until is None else min(last, until)
+        if after < end:
+            for line in read_lines(path):
+                if line.seq > after:
+                    yield path, line
+                if line.seq >= end:
+                    return
+
+    return ArchiveLog(path, JobName(header.job), Floor(seq=first, digest=header.previous), last, lines)
 
 
 class ArchiveStore:

@@ -1,10 +1,12 @@
 """The first event at which a property of a log fails.
 
 Binary search is right only for properties that stay broken once they are; most do not. So the log is read once, and
-every change between "holds" and "fails" is known. A value of the state counts once its whole group is folded: between a
-fact and its decisions the state is on its way.
+every change between "holds" and "fails" is known. An expression of the state alone counts once its whole group is
+folded: between a fact and its decisions the state is on its way. An expression that reads the event counts at every
+event.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
@@ -12,7 +14,7 @@ import attrs
 from ftcore.errors import UnknownEvent
 from ftcore.events.envelope import Event
 from ftcore.events.registry import Kind
-from ftcore.replay.checks import LogCheck
+from ftcore.replay.checks import CheckProblem, LogCheck
 from ftcore.replay.expressions import StateExpression
 from ftcore.replay.reading import fold_recorded
 from ftcore.states.model import JobState
@@ -26,7 +28,7 @@ class Turning:
     """A change of the property.
 
     Args:
-        seq: the event since which it is so.
+        seq: the event since which it is so; one after the last event if an event is missing at the end.
         holds: whether the property holds since then.
         why: what is wrong, if a check says it.
     """
@@ -76,7 +78,7 @@ class Bisection:
 
 
 class ExpressionBisector:
-    """A reader that evaluates an expression after every group.
+    """A reader that evaluates an expression after every group; one that reads the event, after every event.
 
     Args:
         expression: the property.
@@ -90,25 +92,40 @@ class ExpressionBisector:
         self._expression = expression
         self._state = JobState()
         self._since: tuple[int, bool] | None = None
+        self._group = 0
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
         if self.result.unknown:
             return
         if event.kind is Kind.FACT:
-            self.close()
+            self._settle()
         try:
             fold_recorded(self._state, event)
         except UnknownEvent as error:
             self.result.unknown = str(error)
             return
-        self.result.events += 1
         holds = bool(self._value(event))
+        if self._expression.of_event:
+            self.result.events += 1
+            self.result.add(event.seq, holds)
+            return
+        self._group += 1
         if self._since is None or self._since[1] is not holds:
             self._since = (event.seq, holds)
 
-    def close(self) -> None:
-        """Judge the group that has ended."""
+    def close(self, *, cut: bool = False) -> None:
+        """Judge the last group.
+
+        Args:
+            cut: the log could not be read to its end, so that its last group may be incomplete; it is not judged.
+        """
+        if not cut and not self.result.unknown:
+            self._settle()
+
+    def _settle(self) -> None:
+        self.result.events += self._group
+        self._group = 0
         if self._since is not None:
             self.result.add(*self._since)
             self._since = (self._state.seq + 1, self._since[1])
@@ -136,15 +153,25 @@ class CheckBisector:
         if self.result.unknown:
             return
         try:
-            problem = self._check.feed(event)
+            self._note(self._check.feed(event))
         except UnknownEvent as error:
             self.result.unknown = str(error)
             return
         self.result.events += 1
-        if problem:
+
+    def close(self, *, cut: bool = False) -> None:
+        """Judge what the end of the log shows; ``cut`` as for ``LogCheck.close``."""
+        if self.result.unknown:
+            return
+        try:
+            self._note(self._check.close(cut=cut))
+        except UnknownEvent as error:
+            self.result.unknown = str(error)
+        else:
+            self.result.unknown = self._check.stopped
+
+    def _note(self, problems: Sequence[CheckProblem]) -> None:
+        for problem in problems:
             self.result.count += 1
             if len(self.result.turnings) < TURNS_MAX:
-                self.result.turnings.append(Turning(seq=event.seq, holds=False, why=problem))
-
-    def close(self) -> None:
-        """Do nothing: every event was judged."""
+                self.result.turnings.append(Turning(seq=problem.seq, holds=False, why=problem.why))

@@ -1,11 +1,14 @@
 """Named properties of a log, for ``ftctl bisect --check``: what every log of a master must satisfy.
 
 They are the invariants of the protocol simulator (``sim/protocol/checkers.py``) that a log alone can show, without the
-simulated world beside it. A check gets every event once, in order, and returns what is wrong with it.
+simulated world beside it. A check gets every event once, in order, and returns what is wrong.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+import attrs
 
 from ftcore.events.action import ActionDone, ActionFailed, ActionOrdered, ActionSuperseded
 from ftcore.events.envelope import Event
@@ -14,24 +17,71 @@ from ftcore.events.job import JobFinished, JobSubmitted, LogSalvaged
 from ftcore.events.policy import PolicyConsidered
 from ftcore.events.registry import Kind
 from ftcore.events.world import WorldFormed
-from ftcore.replay.verify import Verifier
+from ftcore.replay.verify import Mismatch, Verifier
+from ftcore.wording import plural
+
+
+@attrs.frozen
+class CheckProblem:
+    """A violation of a property.
+
+    Args:
+        seq: the event; one after the last event if an event is missing at the end.
+        why: what is wrong with it.
+    """
+
+    seq: int
+    why: str
 
 
 class LogCheck(Protocol):
     """A property of a log."""
 
-    def feed(self, event: Event) -> str:
+    def feed(self, event: Event) -> Sequence[CheckProblem]:
+        """The problems that the next event shows, of this event or of earlier ones; each is returned once."""
+
+    def close(self, *, cut: bool = False) -> Sequence[CheckProblem]:
+        """The problems that the end of the log shows.
+
+        Args:
+            cut: the log could not be read to its end.
+        """
+
+    @property
+    def stopped(self) -> str:
+        """Why later events were not judged; empty: all were."""
+
+
+class EventCheck(ABC):
+    """A ``LogCheck`` that judges each event by itself and those before it."""
+
+    @abstractmethod
+    def problem(self, event: Event) -> str:
         """What is wrong with the next event; empty if nothing is."""
 
+    def feed(self, event: Event) -> Sequence[CheckProblem]:
+        """See ``LogCheck.feed``."""
+        why = self.problem(event)
+        return [CheckProblem(event.seq, why)] if why else []
 
-class FactsInOrder:
+    def close(self, *, cut: bool = False) -> Sequence[CheckProblem]:
+        """See ``LogCheck.close``: nothing is left."""
+        return []
+
+    @property
+    def stopped(self) -> str:
+        """See ``LogCheck.stopped``: every event is judged."""
+        return ""
+
+
+class FactsInOrder(EventCheck):
     """Facts of one incarnation have rising numbers, without repeats."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], int] = {}
 
-    def feed(self, event: Event) -> str:
-        """See ``LogCheck.feed``."""
+    def problem(self, event: Event) -> str:
+        """See ``EventCheck.problem``."""
         if event.kind is not Kind.FACT or event.id.source == "master":
             return ""
         life = (event.id.source, event.id.incarnation)
@@ -39,14 +89,14 @@ class FactsInOrder:
         return "" if event.id.n > before else f"fact {event.id.n} of {life[1]} follows its fact {before}"
 
 
-class TermsRise:
+class TermsRise(EventCheck):
     """Terms and times never decrease, and events are numbered without a gap."""
 
     def __init__(self) -> None:
         self._before: Event | None = None
 
-    def feed(self, event: Event) -> str:
-        """See ``LogCheck.feed``."""
+    def problem(self, event: Event) -> str:
+        """See ``EventCheck.problem``."""
         before, self._before = self._before, event
         if before is None:
             return ""
@@ -58,14 +108,14 @@ class TermsRise:
         return f"its time is {early} ns before that of event {before.seq}" if early > 0 else ""
 
 
-class DecisionsFollowFacts:
+class DecisionsFollowFacts(EventCheck):
     """A decision names the fact before it as its cause, and has its time."""
 
     def __init__(self) -> None:
         self._fact: Event | None = None
 
-    def feed(self, event: Event) -> str:
-        """See ``LogCheck.feed``."""
+    def problem(self, event: Event) -> str:
+        """See ``EventCheck.problem``."""
         if event.kind is Kind.FACT:
             self._fact = event
             return ""
@@ -78,15 +128,15 @@ class DecisionsFollowFacts:
         return "" if event.time == self._fact.time else "its time is not that of its fact"
 
 
-class OneIncident:
+class OneIncident(EventCheck):
     """One incident is open at a time, and a run ends with none open; a policy is asked once per revision."""
 
     def __init__(self) -> None:
         self._open = ""
         self._asked: set[tuple[int, str]] = set()
 
-    def feed(self, event: Event) -> str:
-        """See ``LogCheck.feed``."""
+    def problem(self, event: Event) -> str:
+        """See ``EventCheck.problem``."""
         data = event.data
         if isinstance(data, IncidentOpened):
             before, self._open, self._asked = self._open, str(event.incident), set()
@@ -103,14 +153,14 @@ class OneIncident:
         return ""
 
 
-class RoundsRise:
+class RoundsRise(EventCheck):
     """The rounds of worlds rise within a run."""
 
     def __init__(self) -> None:
         self._round = 0
 
-    def feed(self, event: Event) -> str:
-        """See ``LogCheck.feed``."""
+    def problem(self, event: Event) -> str:
+        """See ``EventCheck.problem``."""
         if isinstance(event.data, JobSubmitted):
             self._round = 0
         elif isinstance(event.data, WorldFormed):
@@ -119,14 +169,14 @@ class RoundsRise:
         return ""
 
 
-class ResultsFollowOrders:
+class ResultsFollowOrders(EventCheck):
     """Every result of an action is of an order that the log holds, and an order has one result."""
 
     def __init__(self) -> None:
         self._open: set[str] = set()
 
-    def feed(self, event: Event) -> str:
-        """See ``LogCheck.feed``."""
+    def problem(self, event: Event) -> str:
+        """See ``EventCheck.problem``."""
         data = event.data
         if isinstance(data, ActionOrdered):
             self._open.add(data.effect)
@@ -145,15 +195,28 @@ class DecisionsAgree:
     def __init__(self) -> None:
         self._verifier = Verifier()
         self._found = 0
+        self._stopped = ""
 
-    def feed(self, event: Event) -> str:
-        """See ``LogCheck.feed``. A group is compared when the next one begins: the text names the event."""
+    def feed(self, event: Event) -> Sequence[CheckProblem]:
+        """See ``LogCheck.feed``. A group is compared when the next one begins."""
         self._verifier.feed(event)
-        mismatches = self._verifier.mismatches
-        if len(mismatches) == self._found:
-            return ""
-        new, self._found = mismatches[self._found], len(mismatches)
-        return str(new)
+        return self._new(self._verifier.mismatches)
+
+    def close(self, *, cut: bool = False) -> Sequence[CheckProblem]:
+        """See ``LogCheck.close``: the last group is compared."""
+        report = self._verifier.report(cut=cut)
+        if not report.complete:
+            self._stopped = f"decisions after {plural(len(report.mismatches), 'difference')} are not compared"
+        return self._new(report.mismatches)
+
+    @property
+    def stopped(self) -> str:
+        """See ``LogCheck.stopped``; known after ``close``."""
+        return self._stopped
+
+    def _new(self, mismatches: Sequence[Mismatch]) -> list[CheckProblem]:
+        new, self._found = mismatches[self._found :], len(mismatches)
+        return [CheckProblem(each.seq, "; ".join(each.differences)) for each in new]
 
 
 CHECKS: dict[str, Callable[[], LogCheck]] = {

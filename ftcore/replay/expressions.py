@@ -18,6 +18,7 @@ begin with an underscore, methods, other calls and other syntax are refused. Len
 
 import ast
 import difflib
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -72,6 +73,10 @@ class StateExpression:
     Args:
         text: the expression.
 
+    Attributes:
+        text: the expression.
+        of_event: whether it reads the event, so that it has a value of its own at every event.
+
     Raises:
         UsageError: it is not an expression of the language.
     """
@@ -87,6 +92,7 @@ class StateExpression:
             raise UsageError(f"--expr {text!r}: {reason}; see ftctl bisect --help") from None
         _check(tree, text)
         self._body = tree.body
+        self.of_event = any(isinstance(node, ast.Name) and node.id == "event" for node in ast.walk(tree))
 
     def value(self, state: JobState, event: Event) -> Any:
         """The value after an event.
@@ -95,7 +101,7 @@ class StateExpression:
             UsageError: a name or field does not exist, the types do not fit, or the evaluation takes too much work.
         """
         names: dict[str, Any] = {name: getattr(state, name) for name in _fields_of(state)}
-        walk = _Walk({**names, "state": state, "event": event})
+        walk = _Walk({**names, "state": state, "event": event}, itertools.count(1))
         try:
             return walk.of(self._body)
         except (TypeError, ZeroDivisionError, OverflowError, RecursionError) as error:
@@ -136,14 +142,13 @@ def _fields_of(value: Any) -> tuple[str, ...]:
 
 
 class _Walk:
-    def __init__(self, names: dict[str, Any]) -> None:
+    def __init__(self, names: dict[str, Any], steps: Iterator[int]) -> None:
         self._names = names
-        self._steps = 0
+        self._steps = steps
 
     def of(self, node: ast.AST) -> Any:
         """The value of a part."""
-        self._steps += 1
-        if self._steps > STEPS_MAX:
+        if next(self._steps) > STEPS_MAX:
             raise UsageError(f"--expr: the evaluation takes more than {STEPS_MAX} steps")
         match node:
             case ast.Constant():
@@ -211,12 +216,10 @@ class _Walk:
             return
         loop = node.generators[0]
         assert isinstance(loop.target, ast.Name)
-        name, before = loop.target.id, dict(self._names)
         for value in _values(self.of(loop.iter)):
-            self._names = {**before, name: value}
-            if all(self.of(condition) for condition in loop.ifs):
-                yield self.of(node.elt)
-        self._names = before
+            inner = _Walk({**self._names, loop.target.id: value}, self._steps)
+            if all(inner.of(condition) for condition in loop.ifs):
+                yield inner.of(node.elt)
 
 
 def _values(value: Any) -> Iterator[Any]:

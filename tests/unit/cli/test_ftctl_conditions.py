@@ -97,7 +97,7 @@ def running(place: Path) -> Made:
 def cut_archive(place: Path) -> Made:
     url, path = archive(place / "demo.ftlog", driven().events), place / "demo.ftlog"
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
-    return url, (1,)
+    return url, (1, 2, 4)  # an answer from the part that is there; bisect is unfinished, and logs has no files here
 
 
 def cut_store(place: Path) -> Made:

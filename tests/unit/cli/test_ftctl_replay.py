@@ -1,23 +1,34 @@
 """``ftctl replay`` at points, with differences and step by step; ``ftctl bisect``; logs of a newer ftcore."""
 
+import asyncio
 import io
 import json
 import re
+from pathlib import Path
 
 import attrs
 import msgspec
 import pytest
 from ftctl_logs import archive, driven, run_json
 
+from ftcore.cli import ctl_step
 from ftcore.cli.ftctl import main
+from ftcore.errors import LogCorrupt
 from ftcore.events.envelope import Event, Unknown
+from ftcore.ids import Seq
+from ftcore.logs import open_log
+from ftcore.ports import Candidate
+from ftcore.replay.reading import fold_log, fold_recorded
+from ftcore.states.model import JobState
 from ftcore.states.revisions import NEWEST
+from ftcore.states.snapshot import pack, seal
+from ftcore.testing.driver import JobDriver
 from ftcore.wording import utc
 
 
-def steps(monkeypatch, capsys, store: str, commands: str, *argv: str) -> tuple[str, str]:
+def steps(monkeypatch, capsys, store: str, commands: str, *argv: str, code: int = 0) -> tuple[str, str]:
     monkeypatch.setattr("sys.stdin", io.StringIO(commands))
-    assert main(["--store", store, "replay", "--interactive", *argv]) == 0
+    assert main(["--store", store, "replay", "--interactive", *argv]) == code
     return capsys.readouterr()
 
 
@@ -75,6 +86,76 @@ def test_stepping_back_over_kept_states(store, capsys, monkeypatch):
     assert [line for line in out.splitlines() if line.isdecimal()] == ["1", "20", "15", "14"]
 
 
+def test_only_a_shown_event_is_compared(store, capsys, monkeypatch):
+    """The events on the way are folded: comparing costs as much as the state is large. So is the way to an incident."""
+    compared = []
+
+    class Counted(ctl_step.StateDiffer):
+        def feed(self, event):
+            compared.append(event.seq)
+            return super().feed(event)
+
+    monkeypatch.setattr(ctl_step, "StateDiffer", Counted)
+    out, _ = steps(monkeypatch, capsys, store, "i\n15\np\n", "--at", "8")
+    assert shown(out) == compared and len(compared) == 4
+
+
+def test_a_jump_begins_at_a_snapshot(tmp_path, capsys, monkeypatch):
+    """Far events come over a snapshot of the log, forward and back; the way to an incident is not jumped over."""
+    events = driven().events
+    opened = next(event.seq for event in events if event.type == "incident.opened")
+
+    async def made() -> str:
+        url = f"sqlite://{tmp_path / 'store'}"
+        log = await open_log(url, "demo", create=True)
+        leadership = await log.campaign(Candidate(host="host", pid=1, address="unix:/nowhere"))
+        await log.append(events, term=leadership.term, expected_seq=Seq(0))
+        for seq in (12, 30):
+            await log.save_snapshot(seal(pack(fold_log(events[:seq]))), term=leadership.term)
+        await leadership.resign()
+        await log.close()
+        return url
+
+    folded = []
+
+    def counted(state, event):
+        folded.append(event.seq)
+        return fold_recorded(state, event)
+
+    store = asyncio.run(made())
+    monkeypatch.setattr(ctl_step, "fold_recorded", counted)
+    monkeypatch.setattr(ctl_step, "KEEP_EVERY", 10)
+    out, _ = steps(monkeypatch, capsys, store, "33\ns seq\n15\ns seq\n1\ni\ns seq\n")
+    assert [line for line in out.splitlines() if line.isdecimal()] == ["33", "15", str(opened)]
+    assert folded == [31, 32, 13, 14, *range(2, opened)]
+
+
+def test_a_path_over_a_name_with_dots(tmp_path, capsys, monkeypatch):
+    """The longest name that fits is taken: names of hosts have dots."""
+    driver = JobDriver(nodes=1, slots=1)
+    driver.submit()
+    driver.join("gpu1.cluster.local")
+    driver.settle()
+    store = archive(tmp_path / "demo.ftlog", driver.events)
+    commands = "9\ns membership.nodes.gpu1.cluster.local.slots\ns membership.nodes.gpu1.x\n"
+    out, err = steps(monkeypatch, capsys, store, commands)
+    assert "1" in out.splitlines() and err == "ftctl: no 'gpu1.x'; there are: gpu1.cluster.local\n"
+
+
+@pytest.mark.parametrize("flags", ["--diff 1 9 --at 3", "--interactive --format json"])
+def test_flags_that_exclude_each_other(store, capsys, flags):
+    """An option that would do nothing is refused, and both are named."""
+    assert main(["--store", store, "replay", *flags.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and all(flag in err for flag in flags.split() if flag.startswith("--"))
+
+
+def test_a_very_long_number(store, capsys, monkeypatch):
+    """It is an event that the log does not have."""
+    out, err = steps(monkeypatch, capsys, store, "7" * 5000 + "\n3\n")
+    assert shown(out) == [1, 3] and err.startswith("ftctl: there are events 1 to ")
+
+
 def test_bisect(store, capsys):
     """The first failure and the return, with exit code 1; 0 if it never fails; 2 for what is no expression."""
     assert main(["--store", store, "bisect", "--expr", "incident is None"]) == 1
@@ -108,15 +189,102 @@ def test_a_log_of_a_newer_ftcore(tmp_path, capsys, monkeypatch):
     made = json.loads(capsys.readouterr().out)
     assert made["seq"] == 19 and "event 20 is a moon.risen v1" in made["unknown"]["stopped"]
     assert main(["--store", store, "replay", "--diff", "1", "30"]) == 2
-    assert "the state is known up to event 19: event 20 is a moon.risen v1" in capsys.readouterr().err
-    assert main(["--store", store, "bisect", "--expr", "run >= 0"]) == 0
+    assert "the log could be read up to event 19: event 20 is a moon.risen v1" in capsys.readouterr().err
+    assert main(["--store", store, "bisect", "--expr", "run >= 0"]) == 2
     assert "later events are not judged: event 20 is a moon.risen" in capsys.readouterr().err
-    _, err = steps(monkeypatch, capsys, store, "25\n")
-    assert "the state is known up to event 19" in err
-    for command in ("logbook", "failures", "logs", "replay --verify"):
+    out, err = steps(monkeypatch, capsys, store, "25\n", code=2)
+    assert "the log could be read up to event 19" in err and shown(out) == [1, 19]
+    for command in ("logbook", "failures", "incidents", "goodput", "replay --verify"):
         assert main(["--store", store, *command.split()]) == 2
         out, err = capsys.readouterr()
-        assert err.startswith("ftctl: event 20 is a moon.risen v1") and "Traceback" not in out + err
+        assert "Traceback" not in out and err.startswith(
+            "ftctl: the log could be read up to event 19: event 20 is a moon.risen v1"
+        )
+
+
+READING = (
+    "goodput", "explain", "failures", "logs", "logbook", "incidents", "replay", "replay --verify", "replay --diff 1 20",
+    "bisect --check terms-rise",
+)  # fmt: skip
+
+
+def damaged(path: Path, kind: str) -> tuple[str, int]:
+    """An archive that cannot be read to its end, and the last event before that point."""
+    events = driven().events
+    opened = next(event.seq for event in events if event.type == "incident.opened")
+    store = archive(path, events)
+    lines = path.read_bytes().splitlines(keepends=True)
+    last = opened + 3
+    after = {
+        "cut": [],
+        "torn": [lines[last + 1][:30]],
+        "changed": [b"0" * 32 + lines[last + 1][32:], *lines[last + 2 :]],
+    }
+    path.write_bytes(b"".join([*lines[: last + 1], *after[kind]]))
+    return store, last
+
+
+@pytest.mark.parametrize("kind", ["cut", "torn", "changed"])
+def test_a_log_that_ends_early(tmp_path, capsys, monkeypatch, kind):
+    """Every reading command answers from the part that can be read, as JSON too, and says how far and why."""
+    store, last = damaged(tmp_path / "demo.ftlog", kind)
+    for command in READING:
+        code = 4 if command == "logs" else 2 if command.startswith("bisect") else 0 if "--diff" in command else 1
+        assert main(["--store", store, *command.split(), "--format", "json"]) == code, command
+        out, err = capsys.readouterr()
+        assert json.loads(out), command
+        assert (f"ftctl: the log could be read up to event {last}: " in err) is (code != 0), command
+    assert main(["--store", store, "replay", "--at", "5"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["--store", store, "replay", "--at", "9999"]) == 4
+    capsys.readouterr()
+    assert main(["--store", store, "failures", "--since", "90d"]) == 1
+    capsys.readouterr()
+    out, err = steps(monkeypatch, capsys, store, f"{last}\n{last + 1}\np\n", code=1)
+    assert shown(out) == [1, last, last - 1] and f"the log could be read up to event {last}: " in err
+
+
+def test_a_log_that_is_whole_says_nothing(store, capsys):
+    """No message, exit code 0."""
+    for command in READING:
+        if command != "logs":
+            run_json(capsys, "--store", store, *command.split())
+
+
+def test_skipped_events_are_named_by_every_command(tmp_path, capsys):
+    """An unknown event that may be skipped is counted on stderr; the exit code stays 0."""
+    events = driven().events
+    last = events[-1]
+    odd = msgspec.structs.replace(last, seq=last.seq + 1, type="moon.risen", ignorable=True, data=Unknown(fields={}))
+    store = archive(tmp_path / "demo.ftlog", [*events, odd])
+    for command in READING:
+        code = main(["--store", store, *command.split(), "--format", "json"])
+        out, err = capsys.readouterr()
+        assert code == (4 if command == "logs" else 0) and json.loads(out), command
+        assert ("skipped 1 event of unknown types: moon.risen (1)" in err) is ("--diff" not in command), command
+
+
+def test_an_event_that_contradicts(tmp_path, capsys, monkeypatch):
+    """The state is that before the event, not one that it has changed in part."""
+
+    def half(state: JobState, event: Event):
+        if event.seq == 20:
+            state.training.step = 777
+            raise LogCorrupt("event 20 contradicts the events before it")
+        return fold_recorded(state, event)
+
+    store = archive(tmp_path / "demo.ftlog", driven().events)
+    whole = run_json(capsys, "--store", store, "replay", "--at", "19")
+    monkeypatch.setattr("ftcore.replay.reading.fold_recorded", half)
+    monkeypatch.setattr("ftcore.replay.differences.fold_recorded", half)
+    monkeypatch.setattr(ctl_step, "fold_recorded", half)
+    assert main(["--store", store, "replay", "--format", "json"]) == 1
+    made = json.loads(capsys.readouterr().out)
+    assert made["digest"] == whole["digest"] and made["unknown"]["stopped"].startswith("event 20 contradicts")
+    assert main(["--store", store, "replay", "--diff", "10", "30", "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["to_seq"] == 19
+    out, _ = steps(monkeypatch, capsys, store, "19\nn\ns training.step\n", code=1)
+    assert "777" not in out and shown(out) == [1, 19]
 
 
 def test_a_skipped_event_and_a_newer_revision(tmp_path, capsys):

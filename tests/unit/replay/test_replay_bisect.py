@@ -7,12 +7,14 @@ import pytest
 from ftcore.cli.ctl_replay_parser import CHECK_NAMES
 from ftcore.errors import UsageError
 from ftcore.events.envelope import Event, Unknown
+from ftcore.events.registry import Kind
 from ftcore.events.world import WorldFormed
 from ftcore.replay.bisect import CheckBisector, ExpressionBisector
 from ftcore.replay.checks import CHECKS
 from ftcore.replay.differences import ABSENT, StateDiffer
 from ftcore.replay.expressions import STEPS_MAX, StateExpression
 from ftcore.replay.reading import fold_log, read
+from ftcore.replay.verify import MISMATCHES_MAX
 from ftcore.states.model import JobState
 from ftcore.testing.driver import JobDriver
 
@@ -59,6 +61,8 @@ def value(text: str, events: list[Event]):
         ("state.seq == event.seq", True),
         ("min(x.slots for x in incident)", None),
         ("-run", -1),
+        ("any(run > 0 for run in (5, 1)) and run < 3", True),
+        ("any(any(run > 2 for run in (5, 1)) and run == 7 for run in (7, 8)) and run == 1", True),
     ],
 )
 def test_expressions(text, expected):
@@ -137,12 +141,33 @@ def test_states_within_a_group_do_not_count():
     assert found.first_failure is None, "the group went on"
 
 
+def test_every_event_counts_for_an_expression_of_events():
+    """A property of events is judged at each: at a fact before its decisions, at a decision."""
+    events = driven().events
+    for kind in ("worker.failed", "incident.opened", "world.formed"):
+        seqs = [event.seq for event in events if event.type == kind]
+        found = judged(f'event.type != "{kind}"', events)
+        assert [turning.seq for turning in found.turnings if not turning.holds] == seqs
+        assert found.holds_again.seq == seqs[0] + 1
+
+
 def test_an_event_that_may_not_be_skipped():
-    """What follows it is not judged, and the result says so."""
+    """What follows it is not judged, nor is its group, and the result says so."""
     events = driven().events
     odd = msgspec.structs.replace(events[20], type="moon.risen", v=1, data=Unknown(fields={}), ignorable=False)
     found = judged("run >= 0", [*events[:20], odd, *events[21:]])
-    assert found.first_failure is None and found.events == 20 and "moon.risen" in found.unknown
+    assert odd.kind is Kind.DECISION and found.events == odd.cause - 1
+    assert found.first_failure is None and "moon.risen" in found.unknown
+
+
+def test_the_last_group_of_a_log_that_was_cut_off():
+    """It may lack decisions, so a state within it is not judged."""
+    events = driven().events
+    group = next(event for event in events if event.type == "incident.opened").cause
+    reader = ExpressionBisector(StateExpression(f"state.seq != {group}"))
+    read(events[:group], reader)
+    reader.close(cut=True)
+    assert reader.result.first_failure is None and reader.result.events == group - 1
 
 
 def broken(name: str, events: list[Event]) -> tuple[list[Event], int]:
@@ -183,13 +208,48 @@ def test_named_checks(name):
     events = driven().events
     good = CheckBisector(CHECKS[name]())
     read(events, good)
+    good.close()
     assert good.result.first_failure is None and good.result.events == len(events)
     wrong, seq = broken(name, events)
     bad = CheckBisector(CHECKS[name]())
     read(wrong, bad)
+    bad.close()
     found = bad.result.first_failure
-    assert found is not None and found.why
-    assert f"event {seq}" in found.why if name == "decisions-agree" else found.seq == seq
+    assert found is not None and found.why and found.seq == seq
+
+
+def checked(events: list[Event], *, cut: bool = False):
+    reader = CheckBisector(CHECKS["decisions-agree"]())
+    read(events, reader)
+    reader.close(cut=cut)
+    return reader.result
+
+
+def test_the_last_group_is_judged():
+    """A decision that is altered or missing in the last group; of a log that was cut off, none is missing."""
+    events = driven().events
+    end = max(place for place, event in enumerate(events) if event.type == "incident.opened")
+    changed = msgspec.structs.replace(events[end], data=attrs.evolve(events[end].data, kind="warning"))
+    altered, missing = checked([*events[:end], changed]), checked(events[:end])
+    for found in (altered, missing):
+        assert found.first_failure.seq == end + 1 and found.count == 1
+    assert missing.first_failure.why.startswith("missing decision incident.opened")
+    assert checked(events[:end], cut=True).first_failure is None
+
+
+def test_every_difference_is_counted():
+    """Every group with a difference is found, each at its own event; after too many the result says so."""
+    events = driven().events
+    at = [place for place, event in enumerate(events) if event.kind is Kind.DECISION]
+    wrong = list(events)
+    for place in at:
+        wrong[place] = msgspec.structs.replace(events[place], time=events[place].time + 1)
+    found = checked(wrong)
+    groups = list(dict.fromkeys(events[place].cause for place in at))
+    first = [min(events[place].seq for place in at if events[place].cause == fact) for fact in groups]
+    kept = min(len(first), MISMATCHES_MAX)
+    assert [turning.seq for turning in found.turnings] == first[:kept] and found.count == kept
+    assert bool(found.unknown) is (len(first) >= MISMATCHES_MAX)
 
 
 def test_the_parser_names_every_check():
