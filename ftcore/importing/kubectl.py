@@ -1,0 +1,1 @@
+def is_events(head): return False

@@ -1,0 +1,218 @@
+"""Reads files into an event log: the entry of the import."""
+
+import re
+from collections import Counter
+
+import attrs
+
+from ftcore.errors import UsageError
+from ftcore.events.envelope import Event
+from ftcore.importing import kubectl, slurm
+from ftcore.importing.clocks import correct
+from ftcore.importing.compose import Composer, Sink
+from ftcore.importing.files import FoundFile, find_files, head_of, read_document, read_lines
+from ftcore.importing.lines import STEP, LineReader
+from ftcore.importing.model import Collected, FileReading
+from ftcore.importing.story import Story, tell
+from ftcore.importing.torchrun import ERROR_FILE, host_names, read_error, worker_path
+from ftcore.states.model import JobState
+
+SOURCES = ("torchrun", "slurm", "kubectl", "text")
+"""Values of ``--from``."""
+
+
+@attrs.define(kw_only=True)
+class ImportedLog:
+    """The result of an import.
+
+    Args:
+        collected: what was read.
+        story: what happened.
+        state: the state at the end of the log.
+        events: number of events.
+        types: number of events by type.
+        shifts: seconds that were added to the clocks of hosts.
+    """
+
+    collected: Collected
+    story: Story
+    state: JobState
+    events: int
+    types: dict[str, int]
+    shifts: dict[str, float]
+
+
+def import_files(
+    arguments: list[str], sink: Sink, *, source: str | None = None, step: str | None = None, job: str = ""
+) -> ImportedLog:
+    """Read files, and write the events of the log to a sink.
+
+    Args:
+        arguments: files and folders.
+        sink: takes every group of events.
+        source: one of ``SOURCES``; None: detected.
+        step: regular expression of a completed step; its first group is the step's number.
+        job: name of the job; empty: the one in the files, else ``imported``.
+
+    Raises:
+        UsageError: there is nothing to read, or nothing in it has a time or shows what a job did.
+    """
+    pattern = _pattern(step)
+    files = find_files(arguments)
+    chosen = source or detect(files)
+    collected = Collected(source=chosen)
+    _read(files, collected, chosen, pattern)
+    if job:
+        collected.job = job
+    if not any(file.kind for file in collected.files):
+        named = "; ".join(f"{file.name}: {file.why}" for file in collected.files[:3])
+        raise UsageError(f"no file can be read: {named}")
+    shifts = correct(collected)
+    story = tell(collected)
+    if story is None:
+        raise UsageError(
+            f"{', '.join(arguments)}: {_nothing(collected)}; expected logs of a training job with time stamps, such as "
+            "2026-11-25 22:14:02, the logs of torchrun, sacct -P, or kubectl get events -o json"
+        )
+    _note_lacks(collected, story)
+    counts: Counter[str] = Counter()
+
+    def counted(group: list[Event]) -> None:
+        counts.update(event.type for event in group)
+        sink(group)
+
+    state = Composer(story, collected, shifts, counted).compose()
+    return ImportedLog(
+        collected=collected, story=story, state=state, events=counts.total(), types=dict(counts), shifts=shifts
+    )
+
+
+def _nothing(collected: Collected) -> str:
+    if collected.sightings:
+        return "no line with a step, a failure or an end has a time, and none can be derived"
+    return "no line shows what a job did"
+
+
+def _pattern(step: str | None) -> "re.Pattern[str]":
+    if step is None:
+        return STEP
+    try:
+        pattern = re.compile(step)
+    except re.error as error:
+        raise UsageError(f"--steps: not a regular expression: {error}; found {step!r}") from None
+    if pattern.groups < 1:
+        raise UsageError(f"--steps: found {step!r}; expected a group for the step's number, as 'it=(\\d+)'")
+    return pattern
+
+
+def detect(files: list[FoundFile]) -> str:
+    """How to read files: as the source whose marks any of them has."""
+    heads = [(file, head_of(file)) for file in files[:2000]]
+    if any(kubectl.is_events(head) for _, head in heads):
+        return "kubectl"
+    if any(slurm.is_sacct(head) or slurm.is_slurm_log(file.name, head) for file, head in heads):
+        return "slurm"
+    if any(worker_path(file.name) is not None for file in files):
+        return "torchrun"
+    return "text"
+
+
+def _read(files: list[FoundFile], collected: Collected, source: str, step: "re.Pattern[str]") -> None:
+    places = {file.name: place for file in files if (place := worker_path(file.name)) is not None}
+    names = host_names(sorted({place.group for place in places.values()}))
+    records: dict[str, bytes] = {}
+    for file in files:
+        reading = FileReading(name=file.name)
+        collected.files.append(reading)
+        place = places.get(file.name)
+        host = names[place.group] if place is not None else ""
+        try:
+            head = head_of(file)
+            if not head:
+                reading.kind, reading.why = "", "is empty or cannot be read"
+            elif place is not None and place.name == ERROR_FILE:
+                one = read_error(read_document(file), file.name, place, host)
+                reading.kind, reading.lines = "error file", 1
+                if one is None:
+                    reading.why = "is not an error file of torchrun, or was cut off"
+                else:
+                    reading.understood = 1
+                    collected.sightings.append(one)
+            elif kubectl.is_events(head) and source == "kubectl":
+                reading.kind = "events"
+                records[file.name] = read_document(file)
+            elif slurm.is_sacct(head) and source == "slurm":
+                reading.kind = "sacct"
+                records[file.name] = read_document(file)
+            else:
+                where = {"host": host}
+                if place is not None:
+                    reader = LineReader(
+                        reading,
+                        collected,
+                        year=file.year,
+                        step=step,
+                        attempt=place.attempt,
+                        local_rank=place.local_rank,
+                        **where,
+                    )
+                else:
+                    own = _host_of(file.name, source, names)
+                    reader = LineReader(reading, collected, year=file.year, step=step, host=own)
+                _lines(file, reading, reader)
+                collected.sightings += reader.finish()
+        except (OSError, EOFError, ValueError) as error:
+            reading.why = str(getattr(error, "strerror", None) or error)
+    for place in places.values():
+        host = names[place.group]
+        if host:
+            collected.hosts[host] = max(collected.hosts.get(host, 0), place.local_rank + 1)
+    by_name = {reading.name: reading for reading in collected.files}
+    for name, data in records.items():
+        if source == "kubectl":
+            kubectl.read_events(data, by_name[name], collected)
+        else:
+            slurm.read_sacct(data, by_name[name], collected)
+    if source == "slurm":
+        collected.launcher = "slurm" if not _has_launcher(collected) else collected.launcher
+        slurm.assign_runs(collected)
+    elif source == "kubectl":
+        collected.launcher = "kubernetes" if not _has_launcher(collected) else collected.launcher
+    elif source == "text" and not _has_launcher(collected):
+        collected.launcher = "launcher"
+
+
+def _has_launcher(collected: Collected) -> bool:
+    return any(one.pid or one.source == "torchrun" for one in collected.sightings)
+
+
+def _host_of(name: str, source: str, names: dict[str, str]) -> str:
+    """The host that wrote a file outside of torchrun's layout."""
+    if source == "kubectl":
+        return kubectl.pod_of(name)
+    parts = name.split("/")
+    if len(parts) > 1:
+        return next((host for host in names.values() if host and host in parts[:-1]), "")
+    return ""
+
+
+def _lines(file: FoundFile, reading: FileReading, reader: LineReader) -> None:
+    for number, line, long in read_lines(file):
+        reading.kind = "log"
+        reading.long += long
+        reader.add(number, line)
+
+
+def _note_lacks(collected: Collected, story: Story) -> None:
+    last = story.runs[-1]
+    if last.ended is None and last.attempts[-1].finished is None:
+        collected.note("no file shows how the job ended; the log ends with the last line")
+    if not any(one.step is not None for one in collected.sightings):
+        collected.note("no line with a step was found: lost steps and goodput are not known (--steps names a pattern)")
+    else:
+        collected.note("step numbers were taken to count from the start of the training")
+    unread = [file.name for file in collected.files if file.why and not file.kind]
+    if unread:
+        collected.note(f"{len(unread)} files were not read")
+    if story.gaps:
+        collected.note(f"{len(story.gaps)} gaps without any line")
