@@ -39,7 +39,7 @@ from ftcore.events.worker import (
 from ftcore.events.world import StoreOpened
 from ftcore.ids import SECOND, Nanoseconds, Term
 from ftcore.importing.model import Act, Collected, Moment, Sighting
-from ftcore.importing.story import Story, StoryAttempt, StoryRun
+from ftcore.importing.story import HANG, Story, StoryAttempt, StoryRun
 from ftcore.states.fold import next_deadline
 from ftcore.states.model import JobState
 from ftcore.states.phases import has_ended
@@ -77,6 +77,8 @@ class Composer:
         self._now = 0
         self._names = {host: f"host-{host}" if host in _RESERVED else host for host in story.hosts}
         self._life = 0
+        self._hosts: dict[str, int] = {}
+        self._silent: list[str] = []
         self._gaps = list(story.gaps)
         self._stepped: set[str] = set()
         self._progress: dict[str, int] = {}
@@ -173,6 +175,7 @@ class Composer:
         first = run.submitted or run.attempts[0].begin
         begin = attrs.evolve(first, when=attrs.evolve(first.when, ns=max(self._now, _ns(first))))
         self._life += 1
+        self._hosts = run.hosts
         self._submit(run, begin)
         for index, attempt in enumerate(run.attempts):
             following = run.attempts[index + 1] if index + 1 < len(run.attempts) else None
@@ -186,7 +189,7 @@ class Composer:
             self._close(sign, "a later submission of the job shows that this one had ended")
 
     def _submit(self, run: StoryRun, begin: Sighting) -> None:
-        hosts = self._story.hosts
+        hosts = self._hosts
         argv = self._collected.argv or ("unknown",)
         spec = JobSpec(argv=argv, nodes_min=len(hosts), nodes_max=len(hosts), timing=Timing())
         submitted = JobSubmitted(
@@ -204,9 +207,12 @@ class Composer:
         self._own(PolicyLoaded(source=launcher, text="", digest="", chain=(entry,)))
 
     def _attempt(self, attempt: StoryAttempt, run: StoryRun, following: StoryAttempt | None) -> None:
-        self._start(attempt)
         self._stepped.clear()
         self._progress.clear()
+        self._last_step.clear()
+        self._start(attempt)
+        speaking = {one.host for one in attempt.items if one.act is Act.STEPPED}
+        self._silent = [host for host in self._hosts if host not in speaking]
         for item in attempt.items:
             if has_ended(self.state):
                 return
@@ -223,7 +229,7 @@ class Composer:
         """Nodes join that are not there, the store opens, the workers start."""
         begin = attempt.begin
         ordinal = 0
-        for host, slots in self._story.hosts.items():
+        for host, slots in self._hosts.items():
             name = self._names[host]
             node = self.state.membership.nodes.get(name)
             if node is None or not node.alive:
@@ -258,7 +264,7 @@ class Composer:
         for order in self._open(StartWorkers):
             for name, life in list(order.waiting.items()):
                 host = next(host for host, node in self._names.items() if node == name)
-                slots = self._story.hosts[host]
+                slots = self._hosts[host]
                 pids = tuple(attempt.pids.get((host, local), 0) for local in range(slots))
                 started = WorkersStarted(
                     node=name, incarnation=life, round=order.command.round, pids=pids, how=self._collected.launcher
@@ -283,7 +289,7 @@ class Composer:
 
     def _node(self, host: str) -> tuple[str, str, int] | None:
         """Name, incarnation and round of a host's node; None: it is not there."""
-        name = self._names.get(host) or next(iter(self._names.values()))
+        name = self._names[host if host in self._hosts else next(iter(self._hosts))]
         node = self.state.membership.nodes.get(name)
         world = self.state.rounds.world
         if node is None or not node.alive or world is None:
@@ -304,6 +310,8 @@ class Composer:
             self._sample(one)
         step = self._last_step.get((name, one.rank), self._progress.get(name))
         known: dict[str, Any] = {"step": step, "absolute": step is not None}
+        if one.act is Act.MATCHED and one.rank is None:
+            return  # a launcher's own line
         if one.act is Act.MATCHED:
             line = _cut(one.text, LINE_BYTES)
             matched = LogMatched(**where, round=round_, rank=rank, rule=one.rule, cls=one.cls, line=line)
@@ -314,8 +322,15 @@ class Composer:
             self._tell(self._failed(one, where, round_, known), one, node=name)
         else:
             text = one.text if one.act is Act.FAILED and one.text else one.tail or one.text
-            message = _cut(text, EVIDENCE_BYTES_MAX, end=one.source == "log")
-            observed = FaultObserved(**where, round=round_, source=one.source, kind="", rank=rank, message=message, **known)
+            observed = FaultObserved(
+                **where,
+                round=round_,
+                source=one.source,
+                kind=one.rule if one.rule == HANG else "",
+                rank=rank,
+                message=_cut(text, EVIDENCE_BYTES_MAX, end=one.source == "log"),
+                **known,
+            )
             self._tell(observed, one, node=name)
 
     def _failed(self, one: Sighting, where: dict[str, str], round_: int, known: dict[str, Any]) -> WorkerFailed:
@@ -345,8 +360,20 @@ class Composer:
             stepped = WorkersStepped(node=name, incarnation=life, round=round_, step=one.step, absolute=True)
             self._tell(stepped, one, node=name)
             self._sampled = _ns(one)
+            self._silent_step(one, round_)
         elif _ns(one) - self._sampled >= PROGRESS_S * SECOND:
             self._report(one, one.loss)
+
+    def _silent_step(self, one: Sighting, round_: int) -> None:
+        """Nodes that report no steps complete them with those that do: the ranks of a job train together."""
+        for host in self._silent:
+            place = self._node(host)
+            if place is not None and place[0] not in self._stepped:
+                name, life, _ = place
+                self._stepped.add(name)
+                assert one.step is not None
+                stepped = WorkersStepped(node=name, incarnation=life, round=round_, step=one.step, absolute=True)
+                self._tell(stepped, one, basis="bound", node=name)
 
     def _sample(self, one: Sighting | None) -> None:
         """Report the newest step before something else happens."""
@@ -380,7 +407,7 @@ class Composer:
 
     def _unexplained(self, attempt: StoryAttempt, following: StoryAttempt) -> None:
         """A restart without any evidence of its reason is an incident as well."""
-        name_of = self._node(next(iter(self._story.hosts)))
+        name_of = self._node(next(iter(self._hosts)))
         if name_of is None:
             return
         name, life, round_ = name_of
@@ -391,7 +418,7 @@ class Composer:
         self._tell(observed, attempt.stopped or following.begin, basis="bound", node=name)
 
     def _answer(self, plan: str, sign: Sighting, reason: str, *, outcome: str = "", code: int = 0) -> None:
-        for order in self._open(AskPolicy):
+        while (order := next(iter(self._open(AskPolicy)), None)) is not None:
             answered = PolicyAnswered(
                 effect=order.effect,
                 policy=order.command.policy,
@@ -423,7 +450,7 @@ class Composer:
         """The run ended, and not because all workers had finished."""
         outcome = sign.outcome if sign.outcome in ("failed", "stopped") else "failed"
         code = 5 if outcome == "stopped" else 1
-        if self.state.incident is None and (place := self._node(next(iter(self._story.hosts)))) is not None:
+        if self.state.incident is None and (place := self._node(next(iter(self._hosts)))) is not None:
             name, life, round_ = place
             message = _cut(why or "the job ended; no file shows why", LINE_BYTES)
             source = "platform" if sign.source in ("slurm", "platform") else "log"

@@ -44,7 +44,7 @@ def _begin(found: "re.Match[str]") -> LauncherLine:
 
 
 def _child_failed(found: "re.Match[str]") -> LauncherLine:
-    return LauncherLine(act=Act.ENDED, fields={"outcome": "failed", "code": 1, "source": "torchrun"})
+    return LauncherLine(act=Act.ENDED, fields={"outcome": "failed", "code": 1, "source": "torchrun", "text": "ChildFailedError: no restart is left"})
 
 
 def _succeeded(found: "re.Match[str]") -> LauncherLine:
@@ -99,10 +99,12 @@ _PATTERNS: tuple[tuple[str, "re.Pattern[str]", Callable[["re.Match[str]"], Launc
         ("SUCCEEDED state", r"group \S{0,40} ?enter SUCCEEDED state", _succeeded),
         ("got signal: ", r"SignalException: Process \d{1,9} got signal: \d{1,2}", _launcher_signal),
         ("oom_kill", r"slurmstepd: error: Detected \d{1,9} oom.kill event", _platform),
+        ("DUE TO JOB REQUEUE", r"slurmstepd: error: \*{3} (?:JOB|STEP) \S{1,40} ON \S{1,80} .{0,60}DUE TO JOB REQUEUE", _requeue),
         ("CANCELLED AT", r"slurmstepd: error: \*{3} (?:JOB|STEP) \S{1,40} ON (?P<host>\S{1,80}) CANCELLED AT", _platform),
-        ("NODE FAILURE", r"slurmstepd: error: \*{3} (?:JOB|STEP) \S{1,40} ON (?P<host>\S{1,80}) .{0,80}NODE FAILURE", _node_fail),
+        ("not responding, setting DOWN", r"Nodes (?P<host>\S{1,80}) not responding, setting DOWN", _node_fail),
+        ("on failed node ", r"Killing \S{1,40} on failed node (?P<host>[\w.-]{1,80})", _node_fail),
+        ("failure of node ", r"requeue job \S{1,40} due to failure of node (?P<host>[\w.-]{1,80})", _node_fail),
         ("Node failure on ", r"srun: error: Node failure on (?P<host>[\w.-]{1,80})", _node_fail),
-        ("requeue", r"(?i)\bJOB \S{1,40} ON \S{1,80} .{0,60}DUE TO JOB REQUEUE", _requeue),
         (
             "srun: error: ",
             r"srun: error: (?P<host>[\w.-]{1,80}): tasks? (?P<task>\d{1,6})[\d,\-]{0,200}: "

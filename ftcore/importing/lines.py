@@ -126,7 +126,7 @@ class LineReader:
             return
         if self._in_summary(text):
             return
-        self._output(number, line, when, rank)
+        self._output(number, line, when, rank, stamped=stamp is not None)
 
     def _in_summary(self, text: str) -> bool:
         if self._summary.inside:
@@ -202,13 +202,22 @@ class LineReader:
             named = _ATTEMPT.search(line)
             if named is not None and begins:
                 self._next_attempt(int(named[1]))
-            elif (begins and self._trouble) or (act is Act.FAILED and self._restarting):
+            elif (begins and self._trouble) or (act in (Act.FAILED, Act.STOPPED) and self._restarting):
                 self._next_attempt(self._attempt + 1)
-        self._keep(self._sighting(act, number, when, rank, text=line[:2000], **fields))
+        self._keep(self._sighting(act, number, when, rank, **{"text": line[:2000], **fields}))
         if act is Act.FAILED:
+            # torchrun reports one failure of an attempt, after it has stopped the other workers
             self._trouble = self._restarting = True
         elif act is Act.STARTED:
             self._restarting = False
+        elif act is Act.ENDED and fields.get("source") == "slurm" and not self._fixed:
+            self._next_run()
+
+    def _next_run(self) -> None:
+        """What follows in the file is of the next submission: a requeued job may append to its log."""
+        self._close_voices()
+        self._run += 1
+        self._attempt, self._trouble, self._restarting, self._begun = 0, False, False, False
 
     def _next_attempt(self, number: int) -> None:
         if number == self._attempt:
@@ -238,7 +247,7 @@ class LineReader:
             )
         )
 
-    def _output(self, number: int, line: str, when: Moment, rank: int | None) -> None:
+    def _output(self, number: int, line: str, when: Moment, rank: int | None, *, stamped: bool) -> None:
         """Read a line of a worker's output."""
         voice = self._voice(rank)
         if line.strip():
@@ -262,7 +271,8 @@ class LineReader:
             self._reading.understood += 1
             if voice.evidence_at is None:
                 voice.evidence_at = number
-            self._matched(number, line, when, rank, rule.name, str(rule.cls), voice)
+            if rule.live and stamped:
+                self._matched(number, line, when, rank, rule.name, str(rule.cls), voice)
 
     def _matched(
         self, number: int, line: str, when: Moment, rank: int | None, rule: str, cls: str, voice: _Voice

@@ -153,6 +153,7 @@ class Collected:
         files: the files.
         sightings: what they show.
         hosts: number of ranks by host, as far as the files show it.
+        run_hosts: by run: its hosts, where a record lists them.
         job: name of the job; empty: not known.
         argv: its script; empty: not known.
         launcher: what started and restarted the workers, for example ``torchrun``.
@@ -164,6 +165,7 @@ class Collected:
     files: list[FileReading] = attrs.field(factory=list)
     sightings: list[Sighting] = attrs.field(factory=list)
     hosts: dict[str, int] = attrs.field(factory=dict)
+    run_hosts: dict[int, tuple[str, ...]] = attrs.field(factory=dict)
     job: str = ""
     argv: tuple[str, ...] = ()
     launcher: str = "torchrun"

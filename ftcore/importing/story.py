@@ -5,6 +5,7 @@ of one failure (a line of torchrun, its summary, an error file) become one. A wo
 another one failed has not failed. Pure.
 """
 
+import re
 from collections.abc import Iterable
 
 import attrs
@@ -16,7 +17,11 @@ GAP_MIN_S = 300.0
 """Least seconds without a line that are a gap."""
 GAP_FACTOR = 10
 """Least gap as a multiple of the usual time between two lines."""
+HANG = "hang"
+"""Kind of ``fault.observed``, and in ``Sighting.rule`` the mark of a hang that follows from several sightings."""
 _SIGTERM = -15
+_ABSENT_MAX = 8
+_WAITED = re.compile(r"(?i)\btimed out waiting \d|collective operation timeout|Timeout\(ms\)=|failed to pass monitoredBarrier")
 
 
 @attrs.define(kw_only=True)
@@ -53,9 +58,11 @@ class StoryRun:
         submitted: its record; None: there is none.
         attempts: at least one.
         ended: the sign of its end; None: the files do not show one.
+        hosts: number of ranks by host, in order of their ranks.
     """
 
     number: int
+    hosts: dict[str, int]
     submitted: Sighting | None
     attempts: list[StoryAttempt]
     ended: Sighting | None
@@ -67,7 +74,7 @@ class Story:
 
     Args:
         runs: at least one.
-        hosts: number of ranks by host, in order of their ranks.
+        hosts: all hosts: number of ranks, in order of their ranks.
         gaps: times without a line: begin and end.
     """
 
@@ -79,7 +86,10 @@ class Story:
 def tell(collected: Collected) -> Story | None:
     """Order everything that was found; None: nothing has a time."""
     hosts = _hosts(collected)
-    sightings = [_placed(one, hosts) for one in collected.sightings]
+    by_run = {
+        run: {host: slots for host, slots in hosts.items() if host in names} for run, names in collected.run_hosts.items()
+    }
+    sightings = [_placed(one, by_run.get(one.run) or hosts) for one in collected.sightings]
     known = [one.when.ns for one in sightings if one.when.ns is not None]
     if not known:
         return None
@@ -87,7 +97,7 @@ def tell(collected: Collected) -> Story | None:
     floor = min(known)
     for number in sorted({one.run for one in sightings}):
         mine = [one for one in sightings if one.run == number]
-        run = _run(number, mine, floor)
+        run = _run(number, mine, floor, by_run.get(number) or hosts)
         runs.append(run)
         floor = max([floor, *(_ns(one) for attempt in run.attempts for one in attempt.items)])
         if run.ended is not None:
@@ -158,7 +168,7 @@ def _placed(one: Sighting, hosts: dict[str, int]) -> Sighting:
     return attrs.evolve(one, host=host, rank=rank, local_rank=local)
 
 
-def _run(number: int, sightings: list[Sighting], floor: int) -> StoryRun:
+def _run(number: int, sightings: list[Sighting], floor: int, slots: dict[str, int]) -> StoryRun:
     submitted = next((one for one in sightings if one.act is Act.SUBMITTED), None)
     ended = _end(sightings)
     rest = [one for one in sightings if one.act not in (Act.SUBMITTED, Act.ENDED)]
@@ -169,14 +179,14 @@ def _run(number: int, sightings: list[Sighting], floor: int) -> StoryRun:
     if submitted is not None and submitted.when.ns is not None:
         floor = max(floor, submitted.when.ns)
     for each in numbers:
-        attempt = _attempt(each, [one for one in rest if (one.attempt or 0) == each], floor)
+        attempt = _attempt(each, [one for one in rest if (one.attempt or 0) == each], floor, slots)
         attempts.append(attempt)
         floor = max([_ns(attempt.begin), *(_ns(one) for one in attempt.items)])
         if attempt.stopped is not None:
             floor = max(floor, _ns(attempt.stopped))
     if ended is not None:
         ended = _bounded(ended, floor)
-    return StoryRun(number=number, submitted=submitted, attempts=attempts, ended=ended)
+    return StoryRun(number=number, hosts=slots, submitted=submitted, attempts=attempts, ended=ended)
 
 
 def _end(sightings: Iterable[Sighting]) -> Sighting | None:
@@ -201,7 +211,40 @@ def _attempt_at(one: Sighting, starts: list[tuple[int, int]]) -> int:
     return before[-1] if before else (starts[0][1] if starts else 0)
 
 
-def _attempt(number: int, sightings: list[Sighting], floor: int) -> StoryAttempt:
+def _ends_of_steps(others: list[Sighting]) -> list[Sighting]:
+    """The first and the last step of every rank without time stamps."""
+    ends: dict[tuple[str, int | None], list[Sighting]] = {}
+    for one in others:
+        if one.act is Act.STEPPED and one.when.ns is None:
+            kept = ends.setdefault((one.host, one.rank), [one])
+            kept[1:] = [one] if one is not kept[0] else []
+    return [one for kept in ends.values() for one in kept]
+
+
+def _absent(items: list[Sighting], slots: dict[str, int]) -> list[Sighting]:
+    """The hang that the failures show: most ranks waited in vain for the same ranks, which reported nothing.
+
+    A waiting rank says that it waited, never for whom. Who is missing follows from who reports.
+    """
+    troubles = [one for one in items if one.act in (Act.FAILED, Act.OBSERVED) and one.source == "log"]
+    waited = [one for one in troubles if _WAITED.search(f"{one.text}\n{one.tail}")]
+    told = {one.rank for one in troubles if one.rank is not None}
+    missing = [rank for rank in range(sum(slots.values())) if rank not in told]
+    if not waited or len(waited) < len(troubles) or not missing or len(missing) >= len(told):
+        return []
+    first = min(waited, key=_ns)
+    base, found = 0, []
+    for host, count in slots.items():
+        for rank in missing[:_ABSENT_MAX]:
+            if base <= rank < base + count:
+                text = f"rank {rank} reported nothing while {len(waited)} other ranks timed out waiting for their peers"
+                fields = {"rank": rank, "local_rank": rank - base, "host": host, "rule": HANG, "text": text, "tail": ""}
+                found.append(attrs.evolve(first, act=Act.OBSERVED, callstack="", code=None, **fields))
+        base += count
+    return found
+
+
+def _attempt(number: int, sightings: list[Sighting], floor: int, slots: dict[str, int]) -> StoryAttempt:
     pids = {
         (one.host, one.local_rank): one.pid for one in sightings if one.pid and one.host and one.local_rank is not None
     }
@@ -218,7 +261,11 @@ def _attempt(number: int, sightings: list[Sighting], floor: int) -> StoryAttempt
     failures = [attrs.evolve(one, tail=one.tail or tails.get((one.host, one.local_rank), "")) for one in failures]
     dated = [one.when.ns for one in sightings if one.when.ns is not None]
     ceiling = max(dated) if dated else floor
-    items = [_bounded(one, ceiling) for one in (*others, *failures)]
+    # what has no time at all came before the failure
+    late = min((one.when.ns for one in (*failures, *stops) if one.when.ns is not None), default=ceiling)
+    others = [one for one in others if one.when.ns is not None or one.act is not Act.STEPPED] + _ends_of_steps(others)
+    items = [_bounded(one, late) for one in others] + [_bounded(one, ceiling) for one in failures]
+    items += _absent(items, slots)
     items.sort(key=lambda one: (_ns(one), one.act is not Act.STEPPED, one.act is not Act.MATCHED))
     signs = [one for one in sightings if one.act in (Act.STARTED, Act.OUTPUT, *_BEGINS) and one.when.ns is not None]
     begin = min(signs, key=_ns, default=None) or (items[0] if items else sightings[0] if sightings else None)
