@@ -1,8 +1,8 @@
 """Corrects times: years and time zones that a stamp lacks, and clocks of hosts that disagree.
 
-Evidence for a zone is a failure that torchrun prints in local time and the error file in absolute time. Evidence for two
-clocks is a step that several hosts report: the ranks of a synchronous training complete it together, within the time of
-one step. Without such evidence times stay as they are, and a note says so. Pure.
+Evidence for a zone is a failure that torchrun prints in local time and the error file in absolute time. Evidence for
+two clocks is a step that several hosts report: the ranks of a synchronous training complete it together. Without such
+evidence times stay as they are, and a note says so. Pure.
 """
 
 import datetime
@@ -104,7 +104,9 @@ def _hosts(collected: Collected) -> dict[str, float]:
         if host == reference:
             continue
         if len(common) < COMMON_MIN:
-            collected.note(f"the clocks of {host} and {reference} cannot be compared: fewer than {COMMON_MIN} common steps")
+            collected.note(
+                f"the clocks of {host} and {reference} cannot be compared: fewer than {COMMON_MIN} common steps"
+            )
             continue
         apart = [(seen[reference][step] - seen[host][step]) / SECOND for step in common]
         shift = statistics.median(apart)

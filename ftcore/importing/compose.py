@@ -55,7 +55,7 @@ _WAITS = ("diagnosis", "backoff", "settle")
 """Kinds of timers that expire; all others are time limits."""
 _RESERVED = (MASTER, IMPORTER)
 
-Sink = Callable[[list[Event]], None]
+Sink = Callable[[list[Event]], object]
 
 
 class Composer:
@@ -228,8 +228,7 @@ class Composer:
     def _start(self, attempt: StoryAttempt) -> None:
         """Nodes join that are not there, the store opens, the workers start."""
         begin = attempt.begin
-        ordinal = 0
-        for host, slots in self._hosts.items():
+        for ordinal, (host, slots) in enumerate(self._hosts.items()):
             name = self._names[host]
             node = self.state.membership.nodes.get(name)
             if node is None or not node.alive:
@@ -244,7 +243,6 @@ class Composer:
                     ordinal=ordinal,
                 )
                 self._tell(joined, begin, basis="bound", node=name)
-            ordinal += 1
         self._pass_to(_ns(begin))
         for _ in range(4):  # the store, the start, and what stands in their way
             self._answer_stops(begin)
@@ -301,7 +299,7 @@ class Composer:
         if place is None:
             return
         name, life, round_ = place
-        where = {"node": name, "incarnation": life}
+        where: dict[str, Any] = {"node": name, "incarnation": life}
         rank = one.rank if one.rank is not None else -1
         if one.act is Act.STEPPED and one.step is not None:
             self._step(one, name, life, round_)
@@ -333,7 +331,7 @@ class Composer:
             )
             self._tell(observed, one, node=name)
 
-    def _failed(self, one: Sighting, where: dict[str, str], round_: int, known: dict[str, Any]) -> WorkerFailed:
+    def _failed(self, one: Sighting, where: dict[str, Any], round_: int, known: dict[str, Any]) -> WorkerFailed:
         error = None
         if one.text:
             stack = _cut(one.callstack, EVIDENCE_BYTES_MAX, end=True)

@@ -34,12 +34,17 @@ class FoundFile:
     Args:
         path: its path.
         name: its name in messages and events: relative to the given folder.
-        year: the year in which it was last changed.
+        changed: when it was last changed, in nanoseconds since the epoch.
     """
 
     path: Path
     name: str
-    year: int
+    changed: int
+
+    @property
+    def year(self) -> int:
+        """The year in which it was last changed."""
+        return time.gmtime(self.changed // 1_000_000_000).tm_year
 
 
 def find_files(arguments: list[str]) -> list[FoundFile]:
@@ -55,7 +60,9 @@ def find_files(arguments: list[str]) -> list[FoundFile]:
             mode = path.stat().st_mode
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise UsageError(f"{argument}: cannot be read ({why}); expected a file, or a folder with log files") from None
+            raise UsageError(
+                f"{argument}: cannot be read ({why}); expected a file, or a folder with log files"
+            ) from None
         if stat.S_ISDIR(mode):
             found += _inside(path)
         elif stat.S_ISREG(mode):
@@ -88,7 +95,7 @@ def _file(path: Path, name: str) -> FoundFile:
     except OSError:
         changed = 0.0
     name = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return FoundFile(path=path, name=name, year=time.gmtime(max(0.0, min(changed, 4e9))).tm_year)
+    return FoundFile(path=path, name=name, changed=round(max(0.0, min(changed, 4e9)) * 1e9))
 
 
 def read_lines(file: FoundFile) -> Iterator[tuple[int, str, bool]]:
@@ -139,7 +146,7 @@ def _opened(path: Path) -> BinaryIO:
 def _must_be_text(piece: bytes) -> None:
     odd = len(piece) - len(piece.translate(None, _CONTROL))
     if odd > BINARY_SHARE * len(piece) and odd > 4:
-        raise ValueError(f"not text: {odd} of its first {len(piece)} bytes are control characters")
+        raise ValueError(f"is not text: {odd} of its first {len(piece)} bytes are control characters")
 
 
 def read_document(file: FoundFile) -> bytes:

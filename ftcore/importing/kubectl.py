@@ -1,7 +1,7 @@
 """Kubernetes: ``kubectl get events -o json``, ``kubectl get pods -o json`` and ``kubectl logs --timestamps``.
 
-A pod is a node. Events show its end from outside (evicted, preempted, node not ready) and the end of its Job; the states
-of its containers show exit codes. The log of a pod is a file that is named after it: ``POD.log``. Pure.
+A pod is a node. Events show its end from outside (evicted, preempted, node not ready) and the end of its Job; the
+states of its containers show exit codes. The log of a pod is a file that is named after it: ``POD.log``. Pure.
 """
 
 from typing import Any

@@ -27,7 +27,7 @@ class LauncherLine:
 
 
 def _failed(found: "re.Match[str]") -> LauncherLine:
-    fields = {"code": int(found[1]), "local_rank": int(found[2]), "pid": int(found[3])}
+    fields: dict[str, object] = {"code": int(found[1]), "local_rank": int(found[2]), "pid": int(found[3])}
     return LauncherLine(act=Act.FAILED, fields=fields)
 
 
@@ -44,7 +44,10 @@ def _begin(found: "re.Match[str]") -> LauncherLine:
 
 
 def _child_failed(found: "re.Match[str]") -> LauncherLine:
-    return LauncherLine(act=Act.ENDED, fields={"outcome": "failed", "code": 1, "source": "torchrun", "text": "ChildFailedError: no restart is left"})
+    return LauncherLine(
+        act=Act.ENDED,
+        fields={"outcome": "failed", "code": 1, "source": "torchrun", "text": "ChildFailedError: no restart is left"},
+    )
 
 
 def _succeeded(found: "re.Match[str]") -> LauncherLine:
@@ -99,8 +102,16 @@ _PATTERNS: tuple[tuple[str, "re.Pattern[str]", Callable[["re.Match[str]"], Launc
         ("SUCCEEDED state", r"group \S{0,40} ?enter SUCCEEDED state", _succeeded),
         ("got signal: ", r"SignalException: Process \d{1,9} got signal: \d{1,2}", _launcher_signal),
         ("oom_kill", r"slurmstepd: error: Detected \d{1,9} oom.kill event", _platform),
-        ("DUE TO JOB REQUEUE", r"slurmstepd: error: \*{3} (?:JOB|STEP) \S{1,40} ON \S{1,80} .{0,60}DUE TO JOB REQUEUE", _requeue),
-        ("CANCELLED AT", r"slurmstepd: error: \*{3} (?:JOB|STEP) \S{1,40} ON (?P<host>\S{1,80}) CANCELLED AT", _platform),
+        (
+            "DUE TO JOB REQUEUE",
+            r"slurmstepd: error: \*{3} (?:JOB|STEP) \S{1,40} ON \S{1,80} .{0,60}DUE TO JOB REQUEUE",
+            _requeue,
+        ),
+        (
+            "CANCELLED AT",
+            r"slurmstepd: error: \*{3} (?:JOB|STEP) \S{1,40} ON (?P<host>\S{1,80}) CANCELLED AT",
+            _platform,
+        ),
         ("not responding, setting DOWN", r"Nodes (?P<host>\S{1,80}) not responding, setting DOWN", _node_fail),
         ("on failed node ", r"Killing \S{1,40} on failed node (?P<host>[\w.-]{1,80})", _node_fail),
         ("failure of node ", r"requeue job \S{1,40} due to failure of node (?P<host>[\w.-]{1,80})", _node_fail),
@@ -206,7 +217,10 @@ class SummaryReader:
         found = _ITEM.match(line)
         if found is not None and found[1] == "time":
             done, self._entry = self._entry, SummaryEntry(number=number)
-        elif re.match(r"^\s{0,4}\[\d{1,6}\]:\s*$", line) or text in ("Failures:", "Root Cause (first observed failure):"):
+        elif re.match(r"^\s{0,4}\[\d{1,6}\]:\s*$", line) or text in (
+            "Failures:",
+            "Root Cause (first observed failure):",
+        ):
             done, self._entry = self._entry, None
         if self._entry is not None:
             if found is not None and (found[1] not in self._entry.fields):

@@ -29,7 +29,8 @@ TIMES_MAX = 200_000
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07]{0,200}\x07)")
 STEP = re.compile(
-    r"(?i)\b(?:global[_ ]?)?(?:step|iter|iteration)s?['\"]?\s{0,4}[:=#/]?\s{0,8}(\d{1,12})\b(?!\s{0,2}(?:ms|s|sec|seconds)\b)"
+    r"(?i)\b(?:global[_ ]?)?(?:step|iter|iteration)s?['\"]?\s{0,4}[:=#/]?\s{0,8}(\d{1,12})\b"
+    r"(?!\s{0,2}(?:ms|s|sec|seconds)\b)"
 )
 _LOSS = re.compile(r"(?i)\bloss['\"]?\s{0,4}[:=]?\s{0,4}([-+]?(?:\d{1,12}(?:\.\d{1,12})?(?:e[-+]?\d{1,3})?|nan|inf))\b")
 _SOURCE_LINE = re.compile(r"^\s{2,}\S|^\s{0,12}File \"")

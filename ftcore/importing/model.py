@@ -158,6 +158,7 @@ class Collected:
         argv: its script; empty: not known.
         launcher: what started and restarted the workers, for example ``torchrun``.
         notes: what was assumed.
+        changed: when the newest file was last changed, in nanoseconds since the epoch.
         times: lines that may bound a gap, in any order.
     """
 
@@ -170,6 +171,7 @@ class Collected:
     argv: tuple[str, ...] = ()
     launcher: str = "torchrun"
     notes: list[str] = attrs.field(factory=list)
+    changed: int = 0
     times: list[TimedLine] = attrs.field(factory=list)
 
     def note(self, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from typing import Any
 
 import attrs
 
@@ -16,9 +17,7 @@ from ftcore.importing.model import Collected, FileReading
 from ftcore.importing.story import Story, tell
 from ftcore.importing.torchrun import ERROR_FILE, host_names, read_error, worker_path
 from ftcore.states.model import JobState
-
-SOURCES = ("torchrun", "slurm", "kubectl", "text")
-"""Values of ``--from``."""
+from ftcore.wording import plural, timestamp_fields
 
 
 @attrs.define(kw_only=True)
@@ -28,69 +27,121 @@ class ImportedLog:
     Args:
         collected: what was read.
         story: what happened.
-        state: the state at the end of the log.
-        events: number of events.
-        types: number of events by type.
         shifts: seconds that were added to the clocks of hosts.
+        state: the state at the end of the log, after ``compose``.
+        types: number of events by type, after ``compose``.
     """
 
     collected: Collected
     story: Story
-    state: JobState
-    events: int
-    types: dict[str, int]
     shifts: dict[str, float]
+    state: JobState = attrs.field(factory=JobState)
+    types: dict[str, int] = attrs.field(factory=dict)
+
+    @property
+    def events(self) -> int:
+        """Number of events."""
+        return sum(self.types.values())
+
+    def summary(self) -> str:
+        """What was found, in one sentence."""
+        runs = self.story.runs
+        attempts = sum(len(run.attempts) for run in runs)
+        incidents = self.types.get("incident.opened", 0)
+        ending = self.state.ending
+        end = f"the job {ending.outcome}" if ending is not None else "no file shows how the job ended"
+        found = (plural(len(runs), "run"), plural(attempts, "attempt"), plural(incidents, "incident"))
+        return f"{', '.join(found)}; {end}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of ``ftctl import``, without the log's path."""
+        ending = self.state.ending
+        return {
+            "job": self.collected.job,
+            "imported_from": self.collected.source,
+            "files": [_file_json(file) for file in self.collected.files],
+            "hosts": [
+                {"host": host, "slots": slots, "clock_shift_s": self.shifts.get(host, 0.0)}
+                for host, slots in self.story.hosts.items()
+            ],
+            "runs": [
+                {"run": run.number + 1, "attempt_count": len(run.attempts), "hosts_of_run": list(run.hosts)}
+                for run in self.story.runs
+            ],
+            "gaps": [
+                {
+                    **timestamp_fields("begin", begin.when.ns),
+                    **timestamp_fields("end", end.when.ns),
+                    "place": begin.place,
+                }
+                for begin, end in self.story.gaps
+            ],
+            "notes": list(self.collected.notes),
+            "incident_count": self.types.get("incident.opened", 0),
+            "outcome": None if ending is None else ending.outcome,
+            "event_count": self.events,
+        }
 
 
-def import_files(
-    arguments: list[str], sink: Sink, *, source: str | None = None, step: str | None = None, job: str = ""
-) -> ImportedLog:
-    """Read files, and write the events of the log to a sink.
+def _file_json(file: FileReading) -> dict[str, Any]:
+    return {
+        "name": file.name,
+        "read_as": file.kind or None,
+        "line_count": file.lines,
+        "timed_count": file.timed,
+        "understood_count": file.understood,
+        "cut_count": file.long,
+        **timestamp_fields("begin", None if file.first is None else file.first.ns),
+        **timestamp_fields("end", None if file.last is None else file.last.ns),
+        "problem": file.why or None,
+    }
+
+
+def read_story(arguments: list[str], *, source: str | None = None, step: str | None = None) -> ImportedLog:
+    """Read files, and order what they show.
 
     Args:
         arguments: files and folders.
-        sink: takes every group of events.
-        source: one of ``SOURCES``; None: detected.
+        source: ``torchrun``, ``slurm``, ``kubectl`` or ``text``; None: detected.
         step: regular expression of a completed step; its first group is the step's number.
-        job: name of the job; empty: the one in the files, else ``imported``.
 
     Raises:
-        UsageError: there is nothing to read, or nothing in it has a time or shows what a job did.
+        UsageError: there is nothing to read, or nothing in it shows what a job did.
     """
     pattern = _pattern(step)
     files = find_files(arguments)
     chosen = source or detect(files)
-    collected = Collected(source=chosen)
+    collected = Collected(source=chosen, changed=max(file.changed for file in files))
     _read(files, collected, chosen, pattern)
-    if job:
-        collected.job = job
     if not any(file.kind for file in collected.files):
-        named = "; ".join(f"{file.name}: {file.why}" for file in collected.files[:3])
-        raise UsageError(f"no file can be read: {named}")
+        named = "; ".join(f"{file.name} {file.why}" for file in collected.files[:3])
+        raise UsageError(f"{', '.join(arguments)}: no file can be read as a log: {named}")
     shifts = correct(collected)
     story = tell(collected)
     if story is None:
         raise UsageError(
-            f"{', '.join(arguments)}: {_nothing(collected)}; expected logs of a training job with time stamps, such as "
-            "2026-11-25 22:14:02, the logs of torchrun, sacct -P, or kubectl get events -o json"
+            f"{', '.join(arguments)}: no line shows a step, a failure or the end of a job; expected the logs of a training "
+            "job, of torchrun or Slurm, sacct -P, or kubectl get events -o json (--steps names a pattern of a step)"
         )
     _note_lacks(collected, story)
+    return ImportedLog(collected=collected, story=story, shifts=shifts)
+
+
+def compose(found: ImportedLog, sink: Sink) -> None:
+    """Make the events of the log.
+
+    Args:
+        found: what was read; the state and the number of events are added.
+        sink: takes every group of events.
+    """
     counts: Counter[str] = Counter()
 
     def counted(group: list[Event]) -> None:
         counts.update(event.type for event in group)
         sink(group)
 
-    state = Composer(story, collected, shifts, counted).compose()
-    return ImportedLog(
-        collected=collected, story=story, state=state, events=counts.total(), types=dict(counts), shifts=shifts
-    )
-
-
-def _nothing(collected: Collected) -> str:
-    if collected.sightings:
-        return "no line with a step, a failure or an end has a time, and none can be derived"
-    return "no line shows what a job did"
+    found.state = Composer(found.story, found.collected, found.shifts, counted).compose()
+    found.types = dict(counts)
 
 
 def _pattern(step: str | None) -> "re.Pattern[str]":
@@ -145,7 +196,6 @@ def _read(files: list[FoundFile], collected: Collected, source: str, step: "re.P
                 reading.kind = "sacct"
                 records[file.name] = read_document(file)
             else:
-                where = {"host": host}
                 if place is not None:
                     reader = LineReader(
                         reading,
@@ -154,7 +204,7 @@ def _read(files: list[FoundFile], collected: Collected, source: str, step: "re.P
                         step=step,
                         attempt=place.attempt,
                         local_rank=place.local_rank,
-                        **where,
+                        host=host,
                     )
                 else:
                     own = _host_of(file.name, source, names)

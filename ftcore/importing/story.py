@@ -5,6 +5,7 @@ of one failure (a line of torchrun, its summary, an error file) become one. A wo
 another one failed has not failed. Pure.
 """
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -21,7 +22,9 @@ HANG = "hang"
 """Kind of ``fault.observed``, and in ``Sighting.rule`` the mark of a hang that follows from several sightings."""
 _SIGTERM = -15
 _ABSENT_MAX = 8
-_WAITED = re.compile(r"(?i)\btimed out waiting \d|collective operation timeout|Timeout\(ms\)=|failed to pass monitoredBarrier")
+_WAITED = re.compile(
+    r"(?i)\btimed out waiting \d|collective operation timeout|Timeout\(ms\)=|failed to pass monitoredBarrier"
+)
 
 
 @attrs.define(kw_only=True)
@@ -84,15 +87,19 @@ class Story:
 
 
 def tell(collected: Collected) -> Story | None:
-    """Order everything that was found; None: nothing has a time."""
+    """Order everything that was found; None: nothing shows what a job did."""
     hosts = _hosts(collected)
     by_run = {
-        run: {host: slots for host, slots in hosts.items() if host in names} for run, names in collected.run_hosts.items()
+        run: {host: slots for host, slots in hosts.items() if host in names}
+        for run, names in collected.run_hosts.items()
     }
     sightings = [_placed(one, by_run.get(one.run) or hosts) for one in collected.sightings]
     known = [one.when.ns for one in sightings if one.when.ns is not None]
-    if not known:
+    if not any(one.act is not Act.OUTPUT for one in sightings):
         return None
+    if not known:
+        collected.note("no line has a time: that of the newest file's last change was taken for all")
+        known = [collected.changed]
     runs = []
     floor = min(known)
     for number in sorted({one.run for one in sightings}):
@@ -238,8 +245,10 @@ def _absent(items: list[Sighting], slots: dict[str, int]) -> list[Sighting]:
         for rank in missing[:_ABSENT_MAX]:
             if base <= rank < base + count:
                 text = f"rank {rank} reported nothing while {len(waited)} other ranks timed out waiting for their peers"
-                fields = {"rank": rank, "local_rank": rank - base, "host": host, "rule": HANG, "text": text, "tail": ""}
-                found.append(attrs.evolve(first, act=Act.OBSERVED, callstack="", code=None, **fields))
+                place = attrs.evolve(first, rank=rank, local_rank=rank - base, host=host)
+                found.append(
+                    attrs.evolve(place, act=Act.OBSERVED, rule=HANG, text=text, tail="", callstack="", code=None)
+                )
         base += count
     return found
 
@@ -282,7 +291,7 @@ def _attempt(number: int, sightings: list[Sighting], floor: int, slots: dict[str
         items=items,
         stopped=stopped,
         finished=_bounded(finished, ceiling) if finished is not None else None,
-        pids={(host, local): pid for (host, local), pid in pids.items() if local is not None},
+        pids=pids,
     )
 
 
@@ -312,11 +321,7 @@ def _failures(sightings: list[Sighting], stops: list[Sighting]) -> list[Sighting
     joined = [_joined(several) for several in by_worker.values()]
     signalled = {one.pid for one in stops if one.pid}
     caused = any(one.code != _SIGTERM for one in joined)
-    return [
-        one
-        for one in joined
-        if not (one.code == _SIGTERM and not one.text and (one.pid in signalled or caused))
-    ]
+    return [one for one in joined if not (one.code == _SIGTERM and not one.text and (one.pid in signalled or caused))]
 
 
 def _joined(several: list[Sighting]) -> Sighting:
@@ -339,9 +344,7 @@ def _joined(several: list[Sighting]) -> Sighting:
     place = told.place if exception else coded.place
     pid = next((one.pid for one in several if one.pid), 0)
     rank = next((one.rank for one in several if one.rank is not None), None)
-    return attrs.evolve(
-        coded, when=when, text=exception, callstack=told.callstack, place=place, pid=pid, rank=rank
-    )
+    return attrs.evolve(coded, when=when, text=exception, callstack=told.callstack, place=place, pid=pid, rank=rank)
 
 
 def _bounded(one: Sighting, ns: int) -> Sighting:
@@ -352,7 +355,7 @@ def _bounded(one: Sighting, ns: int) -> Sighting:
 def find_gaps(times: list[TimedLine]) -> list[tuple[TimedLine, TimedLine]]:
     """Times without a line of any file."""
     ordered = sorted((one for one in times if one.when.ns is not None), key=lambda one: one.when.ns or 0)
-    apart = [((b.when.ns or 0) - (a.when.ns or 0)) / SECOND for a, b in zip(ordered, ordered[1:], strict=False)]
+    apart = [((b.when.ns or 0) - (a.when.ns or 0)) / SECOND for a, b in itertools.pairwise(ordered)]
     if not apart:
         return []
     usual = sorted(apart)[len(apart) // 2]

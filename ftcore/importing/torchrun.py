@@ -2,8 +2,8 @@
 
     RUN_ID_XXXXXXXX/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}
 
-The layout is that of ``torch.distributed.elastic.multiprocessing.DefaultLogsSpecs``; the error file that of ``@record``.
-Every agent makes a run folder of its own, so one run folder is one host. Pure.
+The layout is that of ``torch.distributed.elastic.multiprocessing.DefaultLogsSpecs``; the error file is that of
+``@record``. Every agent makes a run folder of its own, so one run folder is one host. Pure.
 """
 
 import re
