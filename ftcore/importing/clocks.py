@@ -115,8 +115,8 @@ def _hosts(collected: Collected) -> dict[str, float]:
         if abs(shift) > max(DISAGREE_S, 3 * spread):
             shifts[host] = round(shift, 3)
             collected.note(
-                f"the clock of {host} was {abs(shift):.1f} s {'behind' if shift > 0 else 'ahead of'} that of {reference} "
-                f"(median of {len(common)} common steps, spread {spread:.2g} s), and was corrected"
+                f"the clock of {host} was {abs(shift):.1f} s {'behind' if shift > 0 else 'ahead of'} that of "
+                f"{reference} (median of {len(common)} common steps, spread {spread:.2g} s), and was corrected"
             )
 
     def change(moment: Moment, host: str) -> Moment:

@@ -10,6 +10,7 @@ further evidence and for the outcome of a plan expire. Pure.
 """
 
 import hashlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +40,7 @@ from ftcore.events.worker import (
 from ftcore.events.world import StoreOpened
 from ftcore.ids import SECOND, Nanoseconds, Term
 from ftcore.importing.model import Act, Collected, Moment, Sighting
-from ftcore.importing.story import HANG, Story, StoryAttempt, StoryRun
+from ftcore.importing.story import Story, StoryAttempt, StoryRun
 from ftcore.states.fold import next_deadline
 from ftcore.states.model import JobState
 from ftcore.states.phases import has_ended
@@ -83,6 +84,7 @@ class Composer:
         self._stepped: set[str] = set()
         self._progress: dict[str, int] = {}
         self._sampled = 0
+        self._newest: Sighting | None = None
         self._last_step: dict[tuple[str, int | None], int] = {}
 
     def compose(self) -> JobState:
@@ -217,7 +219,7 @@ class Composer:
             if has_ended(self.state):
                 return
             self._item(item)
-        self._sample(None)
+        self._sample()
         if attempt.finished is not None and not attempt.troubles:
             self._finish(attempt.finished)
         elif following is not None:
@@ -305,7 +307,7 @@ class Composer:
             self._step(one, name, life, round_)
             return
         if one.act is not Act.MATCHED:
-            self._sample(one)
+            self._sample()
         step = self._last_step.get((name, one.rank), self._progress.get(name))
         known: dict[str, Any] = {"step": step, "absolute": step is not None}
         if one.act is Act.MATCHED and one.rank is None:
@@ -324,7 +326,7 @@ class Composer:
                 **where,
                 round=round_,
                 source=one.source,
-                kind=one.rule if one.rule == HANG else "",
+                kind=one.rule if one.act is Act.OBSERVED else "",
                 rank=rank,
                 message=_cut(text, EVIDENCE_BYTES_MAX, end=one.source == "log"),
                 **known,
@@ -353,6 +355,7 @@ class Composer:
         assert one.step is not None
         self._last_step[name, one.rank] = one.step
         self._progress[name] = one.step
+        self._newest = one
         if name not in self._stepped:
             self._stepped.add(name)
             stepped = WorkersStepped(node=name, incarnation=life, round=round_, step=one.step, absolute=True)
@@ -360,7 +363,7 @@ class Composer:
             self._sampled = _ns(one)
             self._silent_step(one, round_)
         elif _ns(one) - self._sampled >= PROGRESS_S * SECOND:
-            self._report(one, one.loss)
+            self._report(one)
 
     def _silent_step(self, one: Sighting, round_: int) -> None:
         """Nodes that report no steps complete them with those that do: the ranks of a job train together."""
@@ -373,24 +376,20 @@ class Composer:
                 stepped = WorkersStepped(node=name, incarnation=life, round=round_, step=one.step, absolute=True)
                 self._tell(stepped, one, basis="bound", node=name)
 
-    def _sample(self, one: Sighting | None) -> None:
+    def _sample(self) -> None:
         """Report the newest step before something else happens."""
-        world = self.state.rounds.world
         newest = min(self._progress.values(), default=None)
-        if world is not None and newest is not None and newest > (self.state.training.step or 0):
-            self._report(one, None)
+        if self._newest is not None and newest is not None and newest > (self.state.training.step or 0):
+            self._report(self._newest)
 
-    def _report(self, one: Sighting | None, loss: float | None) -> None:
+    def _report(self, one: Sighting) -> None:
         world = self.state.rounds.world
         if world is None or has_ended(self.state):
             return
-        finite = loss if loss is not None and abs(loss) < float("inf") else None
+        finite = one.loss if one.loss is not None and math.isfinite(one.loss) else None
         progressed = JobProgressed(round=world.round, step=min(self._progress.values()), loss=finite)
-        if one is None or one.act is not Act.STEPPED:
-            self._own(progressed)
-        else:
-            self._tell(progressed, one)
-            self._sampled = _ns(one)
+        self._tell(progressed, one)
+        self._sampled = _ns(one)
 
     # -- what the launcher did
 

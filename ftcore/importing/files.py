@@ -164,9 +164,11 @@ def read_document(file: FoundFile) -> bytes:
 
 
 def head_of(file: FoundFile, size: int = 4096) -> bytes:
-    """The first bytes of a file; empty if it cannot be read."""
-    try:
-        with _opened(file.path) as stream:
-            return stream.read(size)
-    except (OSError, EOFError, ValueError):
-        return b""
+    """The first bytes of a file.
+
+    Raises:
+        OSError: the file cannot be read.
+        EOFError: it is compressed and cut off.
+    """
+    with _opened(file.path) as stream:
+        return stream.read(size)

@@ -10,9 +10,12 @@ from typing import Any
 
 import attrs
 
+from ftcore.events.worker import CURVES
 from ftcore.faults import speakers
 from ftcore.faults.pattern import to_bytes
 from ftcore.faults.table import table
+from ftcore.faults.taxonomy import FaultClass
+from ftcore.faults.text import Diagnosis, TextReader, classify_text
 from ftcore.ids import SECOND
 from ftcore.importing.launcher import SummaryEntry, SummaryReader, read_launcher_line
 from ftcore.importing.model import UNKNOWN, Act, Collected, FileReading, Moment, Sighting, TimedLine
@@ -25,6 +28,10 @@ STEPS_MAX = 4096
 HITS_MAX = 512
 """Matched lines of one rank that are kept."""
 RANKS_MAX = 4096
+LINE_CHARS = 16384
+"""Characters of a line that are classified."""
+STALE_STEPS = 20
+"""Steps after which evidence is no longer that of a coming failure."""
 TIMES_MAX = 200_000
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07]{0,200}\x07)")
@@ -99,6 +106,9 @@ class LineReader:
         self._trouble = False
         self._restarting = False
         self._begun = False
+        self._text = TextReader()
+        self._since = 0
+        self._best: tuple[int, int, Moment] | None = None
 
     def add(self, number: int, line: str) -> None:
         """Read a line.
@@ -118,6 +128,8 @@ class LineReader:
         speaker = speakers.speaker(line)
         rank = int(speaker) if speaker.isdecimal() else None
         text = _PREFIX.sub("", line)
+        if not self._fixed:
+            self._text.add(line[:LINE_CHARS])
         entry = self._summary.add(number, text)
         if entry is not None:
             self._failure(entry)
@@ -205,7 +217,8 @@ class LineReader:
                 self._next_attempt(int(named[1]))
             elif (begins and self._trouble) or (act in (Act.FAILED, Act.STOPPED) and self._restarting):
                 self._next_attempt(self._attempt + 1)
-        self._keep(self._sighting(act, number, when, rank, **{"text": line[:2000], **fields}))
+        given = {"text": line[:2000], **fields}
+        self._keep(self._sighting(act, number, when, given.pop("rank", rank), **given))
         if act is Act.FAILED:
             # torchrun reports one failure of an attempt, after it has stopped the other workers
             self._trouble = self._restarting = True
@@ -272,6 +285,9 @@ class LineReader:
             self._reading.understood += 1
             if voice.evidence_at is None:
                 voice.evidence_at = number
+            self._since = 0
+            if self._best is None or rule.weight > self._best[0]:
+                self._best = (rule.weight, number, when)
             if rule.live and stamped:
                 self._matched(number, line, when, rank, rule.name, str(rule.cls), voice)
 
@@ -288,7 +304,8 @@ class LineReader:
         if voice.last_step is not None and step <= voice.last_step and self._trouble_of(voice) and not self._fixed:
             self._next_attempt(self._attempt + 1)
             voice = self._voice(rank)
-        voice.evidence_at, voice.last_step = None, step
+        self._went_on(voice)
+        voice.last_step = step
         voice.seen += 1
         if voice.seen % voice.every:
             return
@@ -298,6 +315,13 @@ class LineReader:
         self._keep(self._sighting(Act.STEPPED, number, when, rank, step=step, loss=value))
         if len(voice.steps) >= STEPS_MAX:
             self._thin(voice)
+
+    def _went_on(self, voice: _Voice) -> None:
+        """A step was completed: what looked like a failure of this rank before it was none."""
+        voice.evidence_at = None
+        self._since += 1
+        if self._best is not None and self._since >= STALE_STEPS:
+            self._text, self._best = TextReader(), None
 
     def _thin(self, voice: _Voice) -> None:
         """Forget every second step of a rank."""
@@ -324,7 +348,7 @@ class LineReader:
                 number = voice.evidence_at or self._reading.lines
                 self._keep(
                     self._sighting(
-                        Act.OBSERVED if voice.evidence_at is not None else Act.OUTPUT,
+                        Act.OBSERVED if voice.evidence_at is not None and self._fixed else Act.OUTPUT,
                         number,
                         self._when_of(number),
                         rank,
@@ -333,7 +357,36 @@ class LineReader:
                         source="log",
                     )
                 )
+        if not self._fixed:
+            self._diagnose()
         self._voices.clear()
+
+    def _diagnose(self) -> None:
+        """Keep the diagnosis of the text of an attempt, if its end looks like a failure."""
+        diagnosis, best = self._text.result(), self._best
+        self._text, self._best, self._since = TextReader(), None, 0
+        kind = _kind(diagnosis)
+        ends = any(voice.evidence_at is not None for voice in self._voices.values())
+        steps = any(voice.last_step is not None for voice in self._voices.values())
+        unknown = diagnosis.cls is FaultClass.UNKNOWN
+        if diagnosis.faultless or (unknown and steps) or not (ends or kind or not steps):
+            return
+        number, when = (best[1], best[2]) if best is not None else (self._reading.lines, self._between())
+        rank = int(diagnosis.root_rank) if diagnosis.root_rank.isdecimal() else None
+        if rank is not None and rank >= 1 << 20:
+            rank = None
+        self._reading.understood += 1
+        message = self._message(diagnosis, rank)
+        self._keep(self._sighting(Act.OBSERVED, number, when, rank, text=message, rule=kind, source="log"))
+
+    def _message(self, diagnosis: Diagnosis, rank: int | None) -> str:
+        """The lines that have this diagnosis: the last output with its traceback, if it is enough, else the evidence."""
+        evidence = "\n".join(diagnosis.evidence) or diagnosis.reason
+        for voice in (self._voices.get(rank), self._voices.get(None)):
+            tail = "\n".join(voice.tail) if voice is not None else ""
+            if tail and (told := classify_text(tail)).cls is diagnosis.cls and told.detail == diagnosis.detail:
+                return tail
+        return evidence
 
     def _when_of(self, number: int) -> Moment:
         place = f"{self._reading.name}:{number}"
@@ -349,3 +402,12 @@ class LineReader:
         if self._summary.script and not self._collected.argv:
             self._collected.argv = tuple(self._summary.script.split())
         return self._found
+
+
+def _kind(diagnosis: Diagnosis) -> str:
+    """The kind of ``fault.observed`` of a diagnosis that rests on numbers or progress; empty: its lines tell it."""
+    if diagnosis.rule not in ("curve", "progress"):
+        return ""
+    if diagnosis.detail in (*CURVES, "straggler"):
+        return diagnosis.detail
+    return "hang" if diagnosis.cls is FaultClass.HANG else ""

@@ -1,5 +1,6 @@
 """Reads files into an event log: the entry of the import."""
 
+import contextlib
 import re
 from collections import Counter
 from typing import Any
@@ -8,6 +9,7 @@ import attrs
 
 from ftcore.errors import UsageError
 from ftcore.events.envelope import Event
+from ftcore.ids import SECOND
 from ftcore.importing import kubectl, slurm
 from ftcore.importing.clocks import correct
 from ftcore.importing.compose import Composer, Sink
@@ -17,7 +19,10 @@ from ftcore.importing.model import Collected, FileReading
 from ftcore.importing.story import Story, tell
 from ftcore.importing.torchrun import ERROR_FILE, host_names, read_error, worker_path
 from ftcore.states.model import JobState
-from ftcore.wording import plural, timestamp_fields
+from ftcore.wording import format_duration, listed, plural, timestamp_fields
+
+DETECT_MAX = 2000
+"""Files whose beginning is looked at to detect the source."""
 
 
 @attrs.define(kw_only=True)
@@ -113,15 +118,15 @@ def read_story(arguments: list[str], *, source: str | None = None, step: str | N
     chosen = source or detect(files)
     collected = Collected(source=chosen, changed=max(file.changed for file in files))
     _read(files, collected, chosen, pattern)
-    if not any(file.kind for file in collected.files):
-        named = "; ".join(f"{file.name} {file.why}" for file in collected.files[:3])
+    if not any(file.kind not in ("", "empty") for file in collected.files):
+        named = "; ".join(f"{file.name} {file.why or 'is empty'}" for file in collected.files[:3])
         raise UsageError(f"{', '.join(arguments)}: no file can be read as a log: {named}")
     shifts = correct(collected)
     story = tell(collected)
     if story is None:
         raise UsageError(
-            f"{', '.join(arguments)}: no line shows a step, a failure or the end of a job; expected the logs of a training "
-            "job, of torchrun or Slurm, sacct -P, or kubectl get events -o json (--steps names a pattern of a step)"
+            f"{', '.join(arguments)}: no line shows a step, a failure or the end of a job; expected logs of a "
+            "training job, of torchrun or Slurm, sacct -P, or kubectl get events -o json (a pattern of steps: --steps)"
         )
     _note_lacks(collected, story)
     return ImportedLog(collected=collected, story=story, shifts=shifts)
@@ -158,7 +163,10 @@ def _pattern(step: str | None) -> "re.Pattern[str]":
 
 def detect(files: list[FoundFile]) -> str:
     """How to read files: as the source whose marks any of them has."""
-    heads = [(file, head_of(file)) for file in files[:2000]]
+    heads = []
+    for file in files[:DETECT_MAX]:
+        with contextlib.suppress(OSError, EOFError):
+            heads.append((file, head_of(file)))
     if any(kubectl.is_events(head) for _, head in heads):
         return "kubectl"
     if any(slurm.is_sacct(head) or slurm.is_slurm_log(file.name, head) for file, head in heads):
@@ -180,7 +188,7 @@ def _read(files: list[FoundFile], collected: Collected, source: str, step: "re.P
         try:
             head = head_of(file)
             if not head:
-                reading.kind, reading.why = "", "is empty or cannot be read"
+                reading.kind = "empty"
             elif place is not None and place.name == ERROR_FILE:
                 one = read_error(read_document(file), file.name, place, host)
                 reading.kind, reading.lines = "error file", 1
@@ -263,6 +271,8 @@ def _note_lacks(collected: Collected, story: Story) -> None:
         collected.note("step numbers were taken to count from the start of the training")
     unread = [file.name for file in collected.files if file.why and not file.kind]
     if unread:
-        collected.note(f"{len(unread)} files were not read")
+        collected.note(f"not read: {listed(unread)}")
     if story.gaps:
-        collected.note(f"{len(story.gaps)} gaps without any line")
+        longest = max((end.when.ns or 0) - (begin.when.ns or 0) for begin, end in story.gaps) / SECOND
+        gaps = plural(len(story.gaps), "gap")
+        collected.note(f"{gaps} without any line, the longest {format_duration(longest)}; see ftctl events")

@@ -22,9 +22,7 @@ HANG = "hang"
 """Kind of ``fault.observed``, and in ``Sighting.rule`` the mark of a hang that follows from several sightings."""
 _SIGTERM = -15
 _ABSENT_MAX = 8
-_WAITED = re.compile(
-    r"(?i)\btimed out waiting \d|collective operation timeout|Timeout\(ms\)=|failed to pass monitoredBarrier"
-)
+_WAITED = re.compile(r"\b[Tt]imed out waiting \d{1,9}ms for \w{1,10} operation")
 
 
 @attrs.define(kw_only=True)
@@ -268,6 +266,8 @@ def _attempt(number: int, sightings: list[Sighting], floor: int, slots: dict[str
         if one.act is Act.OBSERVED and not (one.source == "log" and _is_told(one, failed, failures))
     ]
     failures = [attrs.evolve(one, tail=one.tail or tails.get((one.host, one.local_rank), "")) for one in failures]
+    steps = [_ns(one) for one in others if one.act is Act.STEPPED and one.when.basis == "line"]
+    failures = [_after_steps(one, steps) for one in failures]
     dated = [one.when.ns for one in sightings if one.when.ns is not None]
     ceiling = max(dated) if dated else floor
     # what has no time at all came before the failure
@@ -276,8 +276,8 @@ def _attempt(number: int, sightings: list[Sighting], floor: int, slots: dict[str
     items = [_bounded(one, late) for one in others] + [_bounded(one, ceiling) for one in failures]
     items += _absent(items, slots)
     items.sort(key=lambda one: (_ns(one), one.act is not Act.STEPPED, one.act is not Act.MATCHED))
-    signs = [one for one in sightings if one.act in (Act.STARTED, Act.OUTPUT, *_BEGINS) and one.when.ns is not None]
-    begin = min(signs, key=_ns, default=None) or (items[0] if items else sightings[0] if sightings else None)
+    signs = [one for one in sightings if one.act in _BEGINS and one.when.ns is not None] + items
+    begin = min(signs, key=_ns, default=sightings[0] if sightings else None)
     if begin is None:
         begin = Sighting(act=Act.OUTPUT, place="", when=Moment(ns=floor))
     begin = _bounded(begin, floor)
@@ -295,11 +295,22 @@ def _attempt(number: int, sightings: list[Sighting], floor: int, slots: dict[str
     )
 
 
-_BEGINS = (Act.STEPPED, Act.MATCHED, Act.FAILED, Act.OBSERVED, Act.STOPPED)
+_BEGINS = (Act.STARTED, Act.OUTPUT, Act.STOPPED)
+
+
+def _after_steps(one: Sighting, steps: list[int]) -> Sighting:
+    """A failure whose time has whole seconds, after the steps in its second: no rank trains on without another."""
+    if one.when.ns is None or not one.when.error_s or one.when.basis != "field":
+        return one
+    end = one.when.ns + round(one.when.error_s * SECOND)
+    last = max((ns for ns in steps if one.when.ns < ns < end), default=0)
+    if not last:
+        return one
+    return attrs.evolve(one, when=attrs.evolve(one.when, ns=last, error_s=(end - last) / SECOND))
 
 
 def _is_told(one: Sighting, failed: set[tuple[str, int | None]], failures: list[Sighting]) -> bool:
-    """Whether output that looks like a failure is that of a worker whose failure is known, or of the whole job's log."""
+    """Whether output that looks like a failure is that of a worker with a known failure, or of the whole job's log."""
     return (one.host, one.local_rank) in failed or (one.rank is None and bool(failures))
 
 
