@@ -30,7 +30,8 @@ class Import:
     @property
     def failure(self) -> Event:
         """The fact at the root of the first incident."""
-        root = self.incidents[0].root.seq
+        faults = [event for event in self.events if event.type in ("incident.opened", "incident.rediagnosed")]
+        root = [event.data.fault.root for event in faults if event.incident == faults[0].incident][-1]
         return next(event for event in self.events if event.seq == root)
 
     def of(self, name: str) -> list[Event]:
