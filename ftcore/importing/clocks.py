@@ -104,9 +104,7 @@ def _hosts(collected: Collected) -> dict[str, float]:
         if host == reference:
             continue
         if len(common) < COMMON_MIN:
-            collected.note(
-                f"the clocks of {host} and {reference} cannot be compared: fewer than {COMMON_MIN} common steps"
-            )
+            collected.note(f"the clocks of {host} and {reference} were not compared: they report too few common steps")
             continue
         apart = [(seen[reference][step] - seen[host][step]) / SECOND for step in common]
         shift = statistics.median(apart)

@@ -27,9 +27,11 @@ STEPS_MAX = 4096
 """Steps of one rank that are kept; of more, every second one."""
 HITS_MAX = 512
 """Matched lines of one rank that are kept."""
+VOICE_LINE = 2048
+"""Characters that are kept of a line of it."""
 RANKS_MAX = 4096
 LINE_CHARS = 16384
-"""Characters of a line that are classified."""
+"""Characters of a line that are classified: of a longer one the start and the end."""
 STALE_STEPS = 20
 """Steps after which evidence is no longer that of a coming failure."""
 TIMES_MAX = 200_000
@@ -63,7 +65,8 @@ class _Voice:
 
     def keep(self, line: str) -> None:
         """Keep a line of output."""
-        line = line[:TAIL_BYTES]
+        if len(line) > VOICE_LINE:
+            line = f"{line[: VOICE_LINE // 2]} ... {line[-VOICE_LINE // 2 :]}"
         self.tail.append(line)
         self.tail_bytes += len(line) + 1
         while self.tail_bytes > TAIL_BYTES and len(self.tail) > 1:
@@ -129,7 +132,8 @@ class LineReader:
         rank = int(speaker) if speaker.isdecimal() else None
         text = _PREFIX.sub("", line)
         if not self._fixed:
-            self._text.add(line[:LINE_CHARS])
+            half = LINE_CHARS // 2
+            self._text.add(line if len(line) <= LINE_CHARS else f"{line[:half]} ... {line[-half:]}")
         entry = self._summary.add(number, text)
         if entry is not None:
             self._failure(entry)
@@ -380,7 +384,7 @@ class LineReader:
         self._keep(self._sighting(Act.OBSERVED, number, when, rank, text=message, rule=kind, source="log"))
 
     def _message(self, diagnosis: Diagnosis, rank: int | None) -> str:
-        """The lines that have this diagnosis: the last output with its traceback, if it is enough, else the evidence."""
+        """The lines with this diagnosis: the last output with its traceback if it is enough, else the evidence."""
         evidence = "\n".join(diagnosis.evidence) or diagnosis.reason
         for voice in (self._voices.get(rank), self._voices.get(None)):
             tail = "\n".join(voice.tail) if voice is not None else ""

@@ -34,6 +34,11 @@ class Import:
         root = [event.data.fault.root for event in faults if event.incident == faults[0].incident][-1]
         return next(event for event in self.events if event.seq == root)
 
+    @property
+    def state_step(self) -> int | None:
+        """The newest completed step at the end of the log."""
+        return self.found.state.training.step
+
     def of(self, name: str) -> list[Event]:
         return [event for event in self.events if event.type == name]
 
