@@ -110,6 +110,7 @@ def _print(found: Any, out: str, *, replaced: bool) -> None:
     screen.print("\nnext:", style="strong")
     for name in NEXT:
         screen.print(f"  ftctl --store file:{out} {name}")
+    screen.print(f"  ftctl --store file:{out} report -o report.html")
     screen.print(f"  ftctl --store file:{out} whatif --policy policy.yaml")
 
 
