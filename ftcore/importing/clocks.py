@@ -12,7 +12,7 @@ from collections.abc import Callable
 import attrs
 
 from ftcore.ids import SECOND
-from ftcore.importing.model import Act, Collected, Moment, Sighting, TimedLine
+from ftcore.importing.model import Act, Collected, Sighting, SourceTime, TimedLine
 from ftcore.importing.torchrun import zone_offset
 
 COMMON_MIN = 3
@@ -34,12 +34,12 @@ def correct(collected: Collected) -> dict[str, float]:
     return _hosts(collected)
 
 
-def _map(collected: Collected, change: Callable[[Moment, str], Moment]) -> None:
+def _map(collected: Collected, change: Callable[[SourceTime, str], SourceTime]) -> None:
     collected.sightings = [attrs.evolve(one, when=change(one.when, one.host)) for one in collected.sightings]
     collected.times = [TimedLine(change(one.when, one.host), one.host, one.place) for one in collected.times]
 
 
-def _moments(collected: Collected) -> list[Moment]:
+def _moments(collected: Collected) -> list[SourceTime]:
     return [one.when for one in collected.sightings] + [one.when for one in collected.times]
 
 
@@ -55,7 +55,7 @@ def _years(collected: Collected) -> None:
         return
     years = round((statistics.median(dated) - statistics.median(without)) / SECOND / YEAR_S)
 
-    def change(moment: Moment, host: str) -> Moment:
+    def change(moment: SourceTime, host: str) -> SourceTime:
         if moment.ns is None or not moment.yearless or not years:
             return moment
         old = datetime.datetime.fromtimestamp(moment.ns // SECOND, datetime.UTC)
@@ -84,7 +84,7 @@ def _zones(collected: Collected) -> None:
     hours = ", ".join(f"{offset / 3600:+g} h" for offset in sorted(set(shifts.values())))
     collected.note(f"local times are UTC {hours}: torchrun's summary has local times, the error files absolute ones")
 
-    def change(moment: Moment, host: str) -> Moment:
+    def change(moment: SourceTime, host: str) -> SourceTime:
         offset = offsets.get(host, common or 0.0)
         return attrs.evolve(moment.moved(-offset), local=False) if moment.local else moment
 
@@ -117,7 +117,7 @@ def _hosts(collected: Collected) -> dict[str, float]:
                 f"{reference} (median of {len(common)} common steps, spread {spread:.2g} s), and was corrected"
             )
 
-    def change(moment: Moment, host: str) -> Moment:
+    def change(moment: SourceTime, host: str) -> SourceTime:
         if host not in shifts:
             return moment
         worse = None if moment.error_s is None else moment.error_s + errors[host]

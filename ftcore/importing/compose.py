@@ -39,7 +39,7 @@ from ftcore.events.worker import (
 )
 from ftcore.events.world import StoreOpened
 from ftcore.ids import SECOND, Nanoseconds, Term
-from ftcore.importing.model import Act, Collected, Moment, Sighting
+from ftcore.importing.model import Act, Collected, Sighting, SourceTime
 from ftcore.importing.story import Story, StoryAttempt, StoryRun
 from ftcore.states.fold import next_deadline
 from ftcore.states.model import JobState
@@ -477,7 +477,7 @@ def _latest(ended: Sighting, attempt: StoryAttempt) -> Sighting:
     last = max((_ns(one) for one in attempt.items), default=0)
     if _ns(ended) >= last:
         return ended
-    return attrs.evolve(ended, when=Moment(ns=last, basis="bound"))
+    return attrs.evolve(ended, when=SourceTime(ns=last, basis="bound"))
 
 
 def _cut(text: str, size: int, *, end: bool = False) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from ftcore.importing.model import UNKNOWN, Act, Collected, FileReading, Moment, Sighting
+from ftcore.importing.model import UNKNOWN, Act, Collected, FileReading, Sighting, SourceTime
 from ftcore.importing.stamps import read_time
 
 _OUTSIDE = {
@@ -101,7 +101,7 @@ def _event(item: dict[str, Any], place: str, pods: set[str]) -> list[Sighting]:
     return [Sighting(act=_OUTSIDE[reason], place=place, when=when, host=host, text=text, source="platform")]
 
 
-def _time(item: dict[str, Any], *names: str) -> Moment:
+def _time(item: dict[str, Any], *names: str) -> SourceTime:
     for name in names:
         moment = read_time(_text(item, name))
         if moment is not None:

@@ -101,15 +101,15 @@ _PATTERNS: tuple[tuple[str, "re.Pattern[str]", Callable[["re.Match[str]"], Launc
         ("successfully finished", r"worker group successfully finished", _succeeded),
         ("SUCCEEDED state", r"group \S{0,40} ?enter SUCCEEDED state", _succeeded),
         ("got signal: ", r"SignalException: Process \d{1,9} got signal: \d{1,2}", _launcher_signal),
-        ("error: Detected ", r"slurmstepd: error: Detected \d{1,9} oom.kill event", _platform),
+        ("error: Detected ", r"slurmstepd\S{0,80}: error: Detected \d{1,9} oom.kill event", _platform),
         (
             "DUE TO JOB REQUEUE",
-            r"slurmstepd: error: \*{3} (?:JOB|STEP) \S{1,40} ON \S{1,80} .{0,60}DUE TO JOB REQUEUE",
+            r"slurmstepd\S{0,80}: error: \*{3} (?:JOB|STEP) \S{1,40} ON \S{1,80} .{0,60}DUE TO JOB REQUEUE",
             _requeue,
         ),
         (
             "CANCELLED AT",
-            r"slurmstepd: error: \*{3} (?:JOB|STEP) \S{1,40} ON (?P<host>\S{1,80}) CANCELLED AT",
+            r"slurmstepd\S{0,80}: error: \*{3} (?:JOB|STEP) \S{1,40} ON (?P<host>\S{1,80}) CANCELLED AT",
             _platform,
         ),
         ("not responding, setting DOWN", r"Nodes (?P<host>\S{1,80}) not responding, setting DOWN", _node_fail),

@@ -18,7 +18,7 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.faults.text import Diagnosis, TextReader, classify_text
 from ftcore.ids import SECOND
 from ftcore.importing.launcher import SummaryEntry, SummaryReader, read_launcher_line
-from ftcore.importing.model import UNKNOWN, Act, Collected, FileReading, Moment, Sighting, TimedLine
+from ftcore.importing.model import UNKNOWN, Act, Collected, FileReading, Sighting, SourceTime, TimedLine
 from ftcore.importing.stamps import read_time, stamp_of
 
 TAIL_BYTES = 4096
@@ -104,14 +104,14 @@ class LineReader:
         self._voices: dict[int | None, _Voice] = {}
         self._found: list[Sighting] = []
         self._undated: list[int] = []
-        self._last: Moment | None = None
+        self._last: SourceTime | None = None
         self._summary = SummaryReader()
         self._trouble = False
         self._restarting = False
         self._begun = False
         self._text = TextReader()
         self._since = 0
-        self._best: tuple[int, int, Moment] | None = None
+        self._best: tuple[int, int, SourceTime] | None = None
 
     def add(self, number: int, line: str) -> None:
         """Read a line.
@@ -150,7 +150,7 @@ class LineReader:
             self._reading.understood += 1
         return self._summary.inside
 
-    def _stamped(self, stamp: Moment, number: int) -> None:
+    def _stamped(self, stamp: SourceTime, number: int) -> None:
         assert stamp.ns is not None
         reading, last = self._reading, self._last
         if self._undated:
@@ -162,13 +162,13 @@ class LineReader:
         if len(times) < TIMES_MAX and (last is None or last.ns is None or stamp.ns - last.ns >= SECOND):
             times.append(TimedLine(stamp, self._host, f"{reading.name}:{number}"))
 
-    def _between(self) -> Moment:
+    def _between(self) -> SourceTime:
         """The moment of a line without a time stamp."""
         if self._last is None:
             return UNKNOWN
         return attrs.evolve(self._last, basis="between", error_s=None)
 
-    def _date(self, stamp: Moment) -> None:
+    def _date(self, stamp: SourceTime) -> None:
         """Bound the times of the lines since the last stamp by the next one."""
         assert stamp.ns is not None
         for index in self._undated:
@@ -190,7 +190,7 @@ class LineReader:
             self._undated.append(len(self._found))
         self._found.append(sighting)
 
-    def _sighting(self, act: Act, number: int, when: Moment, rank: int | None, **fields: Any) -> Sighting:
+    def _sighting(self, act: Act, number: int, when: SourceTime, rank: int | None, **fields: Any) -> Sighting:
         known: dict[str, Any] = {
             "act": act,
             "place": f"{self._reading.name}:{number}",
@@ -208,7 +208,7 @@ class LineReader:
         act: Act,
         number: int,
         line: str,
-        when: Moment,
+        when: SourceTime,
         rank: int | None,
         fields: dict[str, Any],
         *,
@@ -219,13 +219,16 @@ class LineReader:
             named = _ATTEMPT.search(line)
             if named is not None and begins:
                 self._next_attempt(int(named[1]))
-            elif (begins and self._trouble) or (act in (Act.FAILED, Act.STOPPED) and self._restarting):
+            elif (begins and self._trouble) or (
+                act in (Act.FAILED, Act.STOPPED) and "pid" in fields and self._restarting
+            ):
                 self._next_attempt(self._attempt + 1)
         given = {"text": line[:2000], **fields}
         self._keep(self._sighting(act, number, when, given.pop("rank", rank), **given))
         if act is Act.FAILED:
             # torchrun reports one failure of an attempt, after it has stopped the other workers
-            self._trouble = self._restarting = True
+            self._trouble = True
+            self._restarting = self._restarting or "pid" in fields
         elif act is Act.STARTED:
             self._restarting = False
         elif act is Act.ENDED and fields.get("source") == "slurm" and not self._fixed:
@@ -265,7 +268,7 @@ class LineReader:
             )
         )
 
-    def _output(self, number: int, line: str, when: Moment, rank: int | None, *, stamped: bool) -> None:
+    def _output(self, number: int, line: str, when: SourceTime, rank: int | None, *, stamped: bool) -> None:
         """Read a line of a worker's output."""
         voice = self._voice(rank)
         if line.strip():
@@ -296,13 +299,13 @@ class LineReader:
                 self._matched(number, line, when, rank, rule.name, str(rule.cls), voice)
 
     def _matched(
-        self, number: int, line: str, when: Moment, rank: int | None, rule: str, cls: str, voice: _Voice
+        self, number: int, line: str, when: SourceTime, rank: int | None, rule: str, cls: str, voice: _Voice
     ) -> None:
         count = voice.counts[rule] = voice.counts.get(rule, 0) + 1
         if count == 1 and len(voice.counts) <= HITS_MAX:
             self._keep(self._sighting(Act.MATCHED, number, when, rank, text=line[:2000], rule=rule, cls=cls))
 
-    def _stepped(self, number: int, line: str, when: Moment, rank: int | None, step: int) -> None:
+    def _stepped(self, number: int, line: str, when: SourceTime, rank: int | None, step: int) -> None:
         self._reading.understood += 1
         voice = self._voice(rank)
         if voice.last_step is not None and step <= voice.last_step and self._trouble_of(voice) and not self._fixed:
@@ -392,7 +395,7 @@ class LineReader:
                 return tail
         return evidence
 
-    def _when_of(self, number: int) -> Moment:
+    def _when_of(self, number: int) -> SourceTime:
         place = f"{self._reading.name}:{number}"
         known = next((one.when for one in reversed(self._found) if one.place == place), None)
         return known or self._between()

@@ -26,7 +26,7 @@ class Act(StrEnum):
 
 
 @attrs.frozen(kw_only=True)
-class Moment:
+class SourceTime:
     """A time as far as it is known.
 
     Args:
@@ -45,14 +45,14 @@ class Moment:
     yearless: bool = False
     shift_s: float = 0.0
 
-    def moved(self, seconds: float) -> "Moment":
+    def moved(self, seconds: float) -> "SourceTime":
         """The same moment by a clock that is so many seconds ahead."""
         if self.ns is None or not seconds:
             return self
         return attrs.evolve(self, ns=self.ns + round(seconds * SECOND), shift_s=self.shift_s + seconds)
 
 
-UNKNOWN = Moment()
+UNKNOWN = SourceTime()
 
 
 @attrs.frozen(kw_only=True)
@@ -84,7 +84,7 @@ class Sighting:
 
     act: Act
     place: str
-    when: Moment = UNKNOWN
+    when: SourceTime = UNKNOWN
     host: str = ""
     run: int = 0
     attempt: int | None = None
@@ -113,7 +113,7 @@ class TimedLine(NamedTuple):
         place: ``FILE:LINE``.
     """
 
-    when: Moment
+    when: SourceTime
     host: str
     place: str
 
@@ -139,8 +139,8 @@ class FileReading:
     timed: int = 0
     understood: int = 0
     long: int = 0
-    first: Moment | None = None
-    last: Moment | None = None
+    first: SourceTime | None = None
+    last: SourceTime | None = None
     why: str = ""
 
 

@@ -15,9 +15,9 @@ from ftcore.importing.clocks import correct
 from ftcore.importing.compose import Composer, Sink
 from ftcore.importing.files import FoundFile, find_files, head_of, read_document, read_lines
 from ftcore.importing.lines import STEP, LineReader
-from ftcore.importing.model import Collected, FileReading
+from ftcore.importing.model import Act, Collected, FileReading
 from ftcore.importing.story import Story, tell
-from ftcore.importing.torchrun import ERROR_FILE, host_names, read_error, worker_path
+from ftcore.importing.torchrun import ERROR_FILE, WorkerPath, host_names, read_error, worker_path
 from ftcore.states.model import JobState
 from ftcore.wording import format_duration, listed, plural, timestamp_fields
 
@@ -69,7 +69,7 @@ class ImportedLog:
                 {"host": host, "slots": slots, "clock_shift_s": self.shifts.get(host, 0.0)}
                 for host, slots in self.story.hosts.items()
             ],
-            "runs": [
+            "submissions": [
                 {"run": run.number + 1, "attempt_count": len(run.attempts), "hosts_of_run": list(run.hosts)}
                 for run in self.story.runs
             ],
@@ -81,7 +81,7 @@ class ImportedLog:
                 }
                 for begin, end in self.story.gaps
             ],
-            "notes": list(self.collected.notes),
+            "remarks": list(self.collected.notes),
             "incident_count": self.types.get("incident.opened", 0),
             "outcome": None if ending is None else ending.outcome,
             "event_count": self.events,
@@ -179,65 +179,81 @@ def detect(files: list[FoundFile]) -> str:
 def _read(files: list[FoundFile], collected: Collected, source: str, step: "re.Pattern[str]") -> None:
     places = {file.name: place for file in files if (place := worker_path(file.name)) is not None}
     names = host_names(sorted({place.group for place in places.values()}))
-    records: dict[str, bytes] = {}
+    records: list[tuple[FileReading, bytes]] = []
     for file in files:
         reading = FileReading(name=file.name)
         collected.files.append(reading)
         place = places.get(file.name)
-        host = names[place.group] if place is not None else ""
+        host = names[place.group] if place is not None else _host_of(file.name, source, names)
         try:
             head = head_of(file)
             if not head:
                 reading.kind = "empty"
             elif place is not None and place.name == ERROR_FILE:
-                one = read_error(read_document(file), file.name, place, host)
-                reading.kind, reading.lines = "error file", 1
-                if one is None:
-                    reading.why = "is not an error file of torchrun, or was cut off"
-                else:
-                    reading.understood = 1
-                    collected.sightings.append(one)
-            elif kubectl.is_events(head) and source == "kubectl":
-                reading.kind = "events"
-                records[file.name] = read_document(file)
-            elif slurm.is_sacct(head) and source == "slurm":
-                reading.kind = "sacct"
-                records[file.name] = read_document(file)
+                _error_file(file, reading, collected, place, host)
+            elif kind := _record_kind(head, source):
+                reading.kind = kind
+                records.append((reading, read_document(file)))
             else:
-                if place is not None:
-                    reader = LineReader(
-                        reading,
-                        collected,
-                        year=file.year,
-                        step=step,
-                        attempt=place.attempt,
-                        local_rank=place.local_rank,
-                        host=host,
-                    )
-                else:
-                    own = _host_of(file.name, source, names)
-                    reader = LineReader(reading, collected, year=file.year, step=step, host=own)
-                _lines(file, reading, reader)
-                collected.sightings += reader.finish()
+                _log(file, reading, collected, step, place, host)
         except (OSError, EOFError, ValueError) as error:
             reading.why = str(getattr(error, "strerror", None) or error)
     for place in places.values():
-        host = names[place.group]
-        if host:
+        if host := names[place.group]:
             collected.hosts[host] = max(collected.hosts.get(host, 0), place.local_rank + 1)
-    by_name = {reading.name: reading for reading in collected.files}
-    for name, data in records.items():
-        if source == "kubectl":
-            kubectl.read_events(data, by_name[name], collected)
-        else:
-            slurm.read_sacct(data, by_name[name], collected)
+    for reading, data in records:  # after the logs: they name the pods of the logs
+        (kubectl.read_events if source == "kubectl" else slurm.read_sacct)(data, reading, collected)
     if source == "slurm":
-        collected.launcher = "slurm" if not _has_launcher(collected) else collected.launcher
         slurm.assign_runs(collected)
-    elif source == "kubectl":
-        collected.launcher = "kubernetes" if not _has_launcher(collected) else collected.launcher
-    elif source == "text" and not _has_launcher(collected):
-        collected.launcher = "launcher"
+    if not _has_launcher(collected):
+        collected.launcher = _LAUNCHERS[source]
+
+
+_LAUNCHERS = {"torchrun": "torchrun", "slurm": "slurm", "kubectl": "kubernetes", "text": "launcher"}
+"""What started the workers, if no line of torchrun shows it."""
+
+
+def _record_kind(head: bytes, source: str) -> str:
+    """The kind of records in a file; empty: it is a log."""
+    if source == "kubectl" and kubectl.is_events(head):
+        return "events"
+    return "sacct" if source == "slurm" and slurm.is_sacct(head) else ""
+
+
+def _error_file(file: FoundFile, reading: FileReading, collected: Collected, place: WorkerPath, host: str) -> None:
+    one = read_error(read_document(file), file.name, place, host)
+    reading.kind, reading.lines = "error file", 1
+    if one is None:
+        reading.why = "is not an error file of torchrun, or was cut off"
+    else:
+        reading.understood = 1
+        collected.sightings.append(one)
+
+
+def _log(
+    file: FoundFile,
+    reading: FileReading,
+    collected: Collected,
+    step: "re.Pattern[str]",
+    place: WorkerPath | None,
+    host: str,
+) -> None:
+    reader = LineReader(
+        reading,
+        collected,
+        year=file.year,
+        step=step,
+        host=host,
+        attempt=place.attempt if place is not None else None,
+        local_rank=place.local_rank if place is not None else None,
+    )
+    try:
+        for number, line, long in read_lines(file):
+            reading.kind = "log"
+            reading.long += long
+            reader.add(number, line)
+    finally:  # a damaged file shows what comes before the damage
+        collected.sightings += reader.finish()
 
 
 def _has_launcher(collected: Collected) -> bool:
@@ -254,13 +270,6 @@ def _host_of(name: str, source: str, names: dict[str, str]) -> str:
     return ""
 
 
-def _lines(file: FoundFile, reading: FileReading, reader: LineReader) -> None:
-    for number, line, long in read_lines(file):
-        reading.kind = "log"
-        reading.long += long
-        reader.add(number, line)
-
-
 def _note_lacks(collected: Collected, story: Story) -> None:
     last = story.runs[-1]
     if last.ended is None and last.attempts[-1].finished is None:
@@ -269,6 +278,12 @@ def _note_lacks(collected: Collected, story: Story) -> None:
         collected.note("no line with a step was found: lost steps and goodput are not known (--steps names a pattern)")
     else:
         collected.note("step numbers were taken to count from the start of the training")
+    for run in story.runs:
+        lost = {one.host for attempt in run.attempts[:-1] for one in attempt.items if one.act is Act.LOST}
+        if lost:
+            collected.note(
+                f"{listed(sorted(lost))} was lost; what took its place is not known: it joins again in this log"
+            )
     unread = [file.name for file in collected.files if file.why and not file.kind]
     if unread:
         collected.note(f"not read: {listed(unread)}")

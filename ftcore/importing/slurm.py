@@ -15,7 +15,7 @@ from ftcore.importing.stamps import read_time
 _LOG_NAME = re.compile(
     r"(?:^|/)(?:slurm-\d{1,12}(?:_\d{1,9})?\.(?:out|err)|slurmd?(?:ctld)?(?:[.-][\w.-]{1,80})?\.log)$"
 )
-_MARKS = (b"slurmstepd: ", b"srun: error: ", b"slurmctld version ", b"slurmd version ", b"SLURM_JOB_ID")
+_MARKS = (b"slurmstepd: ", b"slurmstepd-", b"srun: error: ", b"slurmctld version ", b"slurmd version ", b"SLURM_JOB_ID")
 _HOSTS_MAX = 20_000
 _GPUS = re.compile(r"\bgres/gpu(?::[\w.-]{1,40})?=(\d{1,6})\b")
 _STATES = {

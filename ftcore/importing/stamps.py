@@ -14,7 +14,7 @@ import calendar
 import re
 
 from ftcore.ids import SECOND
-from ftcore.importing.model import Moment
+from ftcore.importing.model import SourceTime
 
 HEAD_CHARS = 160
 """A line's time stamp is at its start, perhaps after a host, a rank or a level."""
@@ -28,7 +28,7 @@ _EPOCH = re.compile(r"^\[?(\d{10})\.(\d{1,9})\]?(?=[\s\]:]|$)")
 _MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
 
 
-def stamp_of(line: str, year: int) -> Moment | None:
+def stamp_of(line: str, year: int) -> SourceTime | None:
     """The time stamp of a line; None: it has none.
 
     Args:
@@ -47,17 +47,17 @@ def stamp_of(line: str, year: int) -> Moment | None:
             whole = (year, _MONTHS[found[1]], int(day), int(hour), int(minute), int(second))
             return _moment(whole, part, yearless=True)
     if (found := _EPOCH.search(head)) is not None:
-        return Moment(ns=int(found[1]) * SECOND + _fraction(found[2]), error_s=10.0 ** -len(found[2]), basis="line")
+        return SourceTime(ns=int(found[1]) * SECOND + _fraction(found[2]), error_s=10.0 ** -len(found[2]), basis="line")
     return None
 
 
-def read_time(text: str) -> Moment | None:
+def read_time(text: str) -> SourceTime | None:
     """The time in a field of a record; None: it is not a time of ISO 8601."""
     found = _ISO.search(text[:HEAD_CHARS])
     return iso_moment(found, "field") if found is not None else None
 
 
-def iso_moment(found: "re.Match[str]", basis: str = "line") -> Moment | None:
+def iso_moment(found: "re.Match[str]", basis: str = "line") -> SourceTime | None:
     """The moment of a match of the ISO pattern; None: there is no such day or hour."""
     year, month, day, hour, minute, second = (int(text) for text in found.groups()[:6])
     return _moment((year, month, day, hour, minute, second), found[7], zone=found[8], basis=basis)
@@ -70,7 +70,7 @@ def _moment(
     zone: str | None = None,
     yearless: bool = False,
     basis: str = "line",
-) -> Moment | None:
+) -> SourceTime | None:
     year, month, day, hour, minute, second = whole
     if not (1970 <= year <= 2200 and 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61):
         return None
@@ -82,7 +82,7 @@ def _moment(
         digits = zone[1:].replace(":", "")
         ns += sign * (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * SECOND
     error_s = 10.0 ** -min(len(part), 6) if part else 1.0
-    return Moment(ns=ns, error_s=error_s, basis=basis, local=not zone, yearless=yearless)
+    return SourceTime(ns=ns, error_s=error_s, basis=basis, local=not zone, yearless=yearless)
 
 
 def _fraction(part: str | None) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import attrs
 
 from ftcore.ids import SECOND
-from ftcore.importing.model import Act, Collected, Moment, Sighting, TimedLine
+from ftcore.importing.model import Act, Collected, Sighting, SourceTime, TimedLine
 
 GAP_MIN_S = 300.0
 """Least seconds without a line that are a gap."""
@@ -279,7 +279,7 @@ def _attempt(number: int, sightings: list[Sighting], floor: int, slots: dict[str
     signs = [one for one in sightings if one.act in _BEGINS and one.when.ns is not None] + items
     begin = min(signs, key=_ns, default=sightings[0] if sightings else None)
     if begin is None:
-        begin = Sighting(act=Act.OUTPUT, place="", when=Moment(ns=floor))
+        begin = Sighting(act=Act.OUTPUT, place="", when=SourceTime(ns=floor))
     begin = _bounded(begin, floor)
     if _ns(begin) < floor:
         begin = attrs.evolve(begin, when=attrs.evolve(begin.when, ns=floor, basis="bound"))
@@ -360,7 +360,7 @@ def _joined(several: list[Sighting]) -> Sighting:
 
 def _bounded(one: Sighting, ns: int) -> Sighting:
     """A sighting with a time: its own, else a bound."""
-    return one if one.when.ns is not None else attrs.evolve(one, when=Moment(ns=ns, basis="bound"))
+    return one if one.when.ns is not None else attrs.evolve(one, when=SourceTime(ns=ns, basis="bound"))
 
 
 def find_gaps(times: list[TimedLine]) -> list[tuple[TimedLine, TimedLine]]:

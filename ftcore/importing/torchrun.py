@@ -12,7 +12,7 @@ import attrs
 import msgspec
 
 from ftcore.ids import SECOND
-from ftcore.importing.model import Act, Collected, Moment, Sighting
+from ftcore.importing.model import Act, Collected, Sighting, SourceTime
 
 _PATH = re.compile(r"^(?:(.*)/)?([^/]{1,200})/attempt_(\d{1,6})/(\d{1,5})/([^/]{1,100})$")
 ERROR_FILE = "error.json"
@@ -89,7 +89,9 @@ def read_error(data: bytes, name: str, where: WorkerPath, host: str) -> Sighting
     return Sighting(
         act=Act.FAILED,
         place=name,
-        when=Moment(ns=seconds * SECOND, error_s=1.0, basis="field") if known and seconds is not None else Moment(),
+        when=SourceTime(ns=seconds * SECOND, error_s=1.0, basis="field")
+        if known and seconds is not None
+        else SourceTime(),
         host=host,
         attempt=where.attempt,
         local_rank=where.local_rank,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from imported import imported, rank_at_root
+from imported import DATA, imported, rank_at_root
 
 from ftcore.importing.slurm import expand_hosts
 from ftcore.importing.stamps import read_time, stamp_of
@@ -59,6 +59,18 @@ def test_slurm_records_and_log(slurm: Path) -> None:
         ["gpu02", "gpu03"],
     ]
     assert [event.data.slots for event in result.of("node.joined")] == [2, 2, 2, 2]
+
+
+def test_a_real_slurm_job() -> None:
+    """Slurm 22.05 on three nodes: one was switched off, the job was requeued and appended, then its limit came."""
+    result = imported(DATA / "slurm")
+    assert result.found.collected.source == "slurm"
+    lost, limit = result.incidents
+    assert (lost.cls, lost.nodes[0], lost.steps_lost, limit.cls) == ("node-lost", "sn2", 8, "signal-preemption")
+    assert [len(run.attempts) for run in result.found.story.runs] == [2]
+    off = read_time("2026-11-25T22:56:01Z")
+    assert off is not None and off.ns is not None
+    assert 0 <= result.failure.time / 1e9 - off.ns / 1e9 <= 18.5  # SlurmdTimeout is 10 s
 
 
 def test_goodput_counts_repeated_steps(slurm: Path) -> None:
