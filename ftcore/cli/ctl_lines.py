@@ -13,6 +13,7 @@ from ftcore.events import (
     checkpoint,
     deadline,
     health,
+    imported,
     incident,
     job,
     master,
@@ -29,6 +30,7 @@ from ftcore.events.registry import Kind
 from ftcore.faults.classify import signal_name
 from ftcore.faults.standstill import spans
 from ftcore.faults.taxonomy import title_of
+from ftcore.ids import SECOND
 from ftcore.wording import (
     NAMES_SHOWN,
     back_off_text,
@@ -51,6 +53,7 @@ from ftcore.wording import (
 )
 
 _STYLES = {
+    "gap.found": "warn",
     "worker.failed": "bad",
     "workers.unstartable": "bad",
     "node.lost": "bad",
@@ -133,6 +136,12 @@ def _stood(data: worker.WorkersStood) -> str:
     ranks = [f"{spans(stand.ranks)} {stand.op or stand.state} {stand.still_s:g} s" for stand in data.stands]
     cuts = [f"{cut.node} gets no answer from {cut.peer} for {cut.silent_s:g} s" for cut in data.cuts]
     return f"round {data.round} makes no progress: {'; '.join([*ranks, *cuts])}"
+
+
+def _cited(data: imported.SourceCited) -> str:
+    error = f" +-{data.error_s:.3g} s" if data.error_s is not None else ""
+    shift = f", clock of {data.clock} {data.shift_s:+.1f} s" if data.shift_s else ""
+    return f"{data.place} (time: {data.basis}{error}{shift}){f': {data.text}' if data.text else ''}"
 
 
 def _usage(data: retention.SpaceRanLow | retention.SpaceRecovered) -> str:
@@ -354,6 +363,11 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     worker.StandstillJudged: lambda e: f"{e.verdict} ({e.cause}): {e.message}{stacks_suffix(e)}",
     worker.FaultObserved: _observed,
     worker.DisruptionEnded: lambda data: f"{data.node}: {data.kind}{reason_suffix(data.message)}",
+    imported.LogImported: lambda data: f"{data.source} logs: {data.file_count} files, {data.lines} lines",
+    imported.SourceCited: _cited,
+    imported.GapFound: lambda data: (
+        f"no line for {format_duration((data.end - data.begin) / SECOND)} after {data.place}"
+    ),
     retention.ArchiveExtended: lambda data: f"events up to {data.floor} are moved to {data.archive}",
     retention.ArchiveFailed: lambda data: f"no events are removed from the log: {data.error}",
     retention.SpaceRanLow: lambda data: f"{sentence(data)}{_usage(data)}",

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from ftcore.cli.ctl_chronicle_parser import add_chronicle
 from ftcore.cli.ctl_futures import add_futures
+from ftcore.cli.ctl_import import add_import
 from ftcore.cli.ctl_installed import add_installed
 from ftcore.cli.ctl_policy_parser import add_policy
 from ftcore.cli.ctl_replay_parser import add_replay
@@ -64,6 +65,7 @@ def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
     _add_observe(commands)
     _add_log_tools(commands)
     _add_spikes(commands)
+    add_import(commands, _command)
     add_futures(commands, _command, _reading)
     add_policy(commands, _command)
     _add_commands(commands)

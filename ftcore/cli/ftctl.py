@@ -42,6 +42,7 @@ _COMMANDS = {
     "checkpoints": "ctl_checkpoints.run",
     "classify": "ctl_classify.classify",
     "spikes": "ctl_spikes.spikes",
+    "import": "ctl_import.run",
     "simulate": "ctl_simulate.run",
     "whatif": "ctl_whatif.run",
     "policy": "ctl_policy.policy",

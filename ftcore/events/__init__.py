@@ -10,6 +10,7 @@ from ftcore.events import (  # noqa: F401  (declares the types)
     checkpoint,
     deadline,
     health,
+    imported,
     incident,
     job,
     master,

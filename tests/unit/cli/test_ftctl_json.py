@@ -85,6 +85,7 @@ COMMANDS = WISHES | {
         "replay",
         "salvage",
         "classify",
+        "import",
         "spikes",
         "simulate",
     ),
@@ -129,6 +130,8 @@ def commands(place: Path, driver: JobDriver) -> Iterator[list[str]]:
     given = ["--nodes", "4", "--days", "3", "--rate", "0.5", "--seeds", "2", "--assume", "save"]
     yield ["simulate", *given]
     yield ["classify", str(place / "lines")]
+    for case in ("restart", "two"):
+        yield ["import", str(Path(__file__).parents[2] / "data" / "import" / case), "-o", str(place / "imported.ftlog")]
     yield ["classify", "--jsonl", str(place / "lines")]
     yield ["spikes", str(place / "run.tsv"), "--suggest"]
     for name in ("p.yaml", "bad.yaml"):

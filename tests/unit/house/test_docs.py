@@ -36,6 +36,8 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]+")
 FOREIGN_FLAGS = {
     "examples/frameworks/README.md": "--cpu --gradient_accumulation_steps --mixed_precision --num_machines "
     "--num_processes --use_deepspeed --use_fsdp",  # accelerate launch
+    "docs/how-to/try-on-yesterdays-job.md": "--duplicates --log-dir --redirects --tee "
+    "--timestamps",  # torchrun, Slurm, kubectl
     "integrations/slurm/README.md": "--dir --lead --no-drain --requeues --sbatch "  # ftctl slurm
     "--no-kill --ntasks-per-node --signal",  # Slurm's own
 }
