@@ -13,9 +13,9 @@ from ftcore.events.master import MasterElected
 from ftcore.ids import Seq
 from ftcore.policies.targets import hidden
 from ftcore.ports import AppendOnlyLog
+from ftcore.replay.bounds import Bound
 from ftcore.replay.differences import ABSENT, FieldChange
 from ftcore.replay.reading import fold_recorded
-from ftcore.replay.select import Bound
 from ftcore.states.model import JobState
 from ftcore.states.revisions import NEWEST
 from ftcore.states.snapshot import recall

@@ -26,8 +26,7 @@ from ftcore.events import (
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event, Unknown
 from ftcore.events.registry import Kind
-from ftcore.faults.classify import signal_name
-from ftcore.faults.standstill import spans
+from ftcore.faults.codes import signal_name
 from ftcore.faults.taxonomy import title_of
 from ftcore.wording import (
     NAMES_SHOWN,
@@ -45,6 +44,7 @@ from ftcore.wording import (
     resume_text,
     sentence,
     skipped_text,
+    spans,
     stacks_suffix,
     without_repeats,
     world_size,

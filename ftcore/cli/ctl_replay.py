@@ -19,7 +19,7 @@ from ftcore.logs.outfile import STDOUT, FileKind, OutFile
 from ftcore.policies.targets import hidden
 from ftcore.ports import EventLog
 from ftcore.replay.differences import FieldChange, StateDiffer
-from ftcore.replay.verify import VerifyReport, verify_async
+from ftcore.replay.verification import VerifyReport, verify_async
 from ftcore.states.model import JobState, digest
 from ftcore.wording import plural, printable
 
