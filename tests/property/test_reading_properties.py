@@ -4,7 +4,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ftcore.events.checkpoint import CheckpointCommitted
@@ -92,6 +92,8 @@ SCENES = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(scenes=SCENES)
+@example(scenes=[("samples", 3, 3.0), ("commit", 4, 0.0), ("samples", 3, 3.0)])
+@example(scenes=[("samples", 5, 3.0), ("back", 3, 3.0), ("fail", 0, 3.0), ("more", 5, 3.0)])
 def test_any_job_is_booked_and_explained_alike(scenes: list[tuple[str, int, float]]) -> None:
     """Samples that go on, repeat or go back, of older rounds, around saves, faults and pauses."""
     driver = JobDriver(nodes=2, slots=2, tick_s=0.5)
