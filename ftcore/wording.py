@@ -407,6 +407,17 @@ _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
 }
 
 
+def spans(ranks: Sequence[int]) -> str:
+    """Return ranks in short form, for example ``0-3, 7``."""
+    found: list[list[int]] = []
+    for rank in sorted(ranks):
+        if found and found[-1][1] == rank - 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found)
+
+
 def health_result(data: HealthJudged) -> str:
     """The result of a health check: unhealthy nodes, faulty links and groups, and differences between nodes."""
     findings = [f"{each.node} is {each.verdict}: {each.reason}" for each in data.ill[:NAMES_SHOWN]]

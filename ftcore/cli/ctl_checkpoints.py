@@ -12,7 +12,8 @@ from ftcore.checkpoint.storage import Storage
 from ftcore.checkpoint.verify import verify
 from ftcore.cli.ctl_convert import convert
 from ftcore.cli.ctl_output import console, print_json, say, size_text, table
-from ftcore.cli.ctl_store import current_state, opened
+from ftcore.cli.ctl_state import current_state
+from ftcore.cli.ctl_store import opened
 from ftcore.errors import CheckpointError, NotFound, Unreachable, UsageError
 from ftcore.states.model import JobState
 from ftcore.states.resume import held_by, states_of

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ftcore.cli.ctl_output import print_json, say
-from ftcore.cli.ctl_store import current_state, opened
+from ftcore.cli.ctl_state import current_state
+from ftcore.cli.ctl_store import opened
 from ftcore.errors import Unreachable, UsageError
 from ftcore.ids import Seq
 from ftcore.launch.hints import hinted

@@ -16,7 +16,8 @@ from ftcore.ids import Seq
 from ftcore.launch.hints import hinted
 from ftcore.ports import AppendOnlyLog
 from ftcore.replay.as_json import event_json
-from ftcore.replay.select import Bound, Names, Selection, Selector
+from ftcore.replay.bounds import Bound
+from ftcore.replay.select import Names, Selection, Selector
 from ftcore.wording import printable
 
 TYPE_WIDTH = 22

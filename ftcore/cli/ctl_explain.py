@@ -17,7 +17,7 @@ from ftcore.cli.ctl_output import console, print_json, table
 from ftcore.cli.ctl_reading import opened_reading
 from ftcore.errors import NotFound
 from ftcore.events.worker import StepTimes
-from ftcore.faults.failure import Failure
+from ftcore.faults.failure import Failure, short
 from ftcore.faults.taxonomy import title_of
 from ftcore.launch.hints import hinted
 from ftcore.replay.accounts import IncidentCost
@@ -32,6 +32,9 @@ from ftcore.wording import format_elapsed, listed, plural, printable, utc
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+MESSAGE_CHARS = 4_000
+"""First characters of a failure's message, or of a line of its traceback, that ``explain`` prints."""
 
 TRACEBACK_LINES = 20
 """Last lines of a traceback that ``explain`` prints."""
@@ -292,12 +295,14 @@ def _print_failure(failure: Failure, out: "Console") -> None:
         f"  {source}{code}, restart {failure.restart}, at {date_time(utc(failure.time))} UTC, event {failure.seq}"
     )
     if failure.message:
-        out.print(f"    {printable(failure.message)}", style="bad")
+        out.print(f"    {short(failure.message, MESSAGE_CHARS)}", style="bad")
+        if len(failure.message) > MESSAGE_CHARS:
+            out.print(f"    ({len(failure.message):,} characters; --format json has all)", style="quiet")
     for line in last_steps(failure.last):
         out.print(f"    {line}", style="quiet")
     if failure.py_callstack:
         for line in failure.py_callstack.rstrip().splitlines()[-TRACEBACK_LINES:]:
-            out.print(f"    {printable(line)}", style="quiet")
+            out.print(f"    {short(line, MESSAGE_CHARS)}", style="quiet")
 
 
 def last_steps(last: Sequence[StepTimes]) -> list[str]:

@@ -10,8 +10,8 @@ from ftcore.cli.ctl_output import console, print_json, say, table
 from ftcore.cli.ctl_reading import opened_reading
 from ftcore.faults.taxonomy import title_of
 from ftcore.policies.abilities import LACKS
+from ftcore.replay.bounds import Bound
 from ftcore.replay.explain import Explainer, Incident
-from ftcore.replay.select import Bound
 from ftcore.wording import format_elapsed, plural, printable, utc
 
 if TYPE_CHECKING:

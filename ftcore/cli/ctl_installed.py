@@ -17,20 +17,19 @@ from ftcore.extensions import package_of
 GROUP = "ftcore.commands"
 
 
-def add_installed(commands: Any, argv: Sequence[str], complete: bool) -> None:
+def add_installed(commands: Any, argv: Sequence[str]) -> None:
     """Add the commands of installed packages to ``ftctl``'s parser; those of ftcore win.
 
     Args:
         commands: what ``add_subparsers`` returned.
         argv: the arguments; only commands among them are loaded.
-        complete: load all, for shell completion.
     """
     for entry in sorted(entry_points(group=GROUP), key=lambda each: each.name):
         if entry.name in commands.choices:
             continue
         package = package_of(entry)
         parser = commands.add_parser(entry.name, help=f"Commands of {package}.")
-        if complete or entry.name in argv:
+        if entry.name in argv:
             parser.set_defaults(installed=_loaded(entry, package, parser))
 
 

@@ -9,9 +9,9 @@ from ftcore.cli.ctl_reading import LogReading
 from ftcore.errors import NotFound
 from ftcore.ids import Seq
 from ftcore.policies.targets import hidden
+from ftcore.replay.bounds import Bound
 from ftcore.replay.differences import ABSENT, FieldChange
 from ftcore.replay.reading import Folder
-from ftcore.replay.select import Bound
 from ftcore.states.model import JobState
 from ftcore.states.snapshot import recall
 from ftcore.wording import printable

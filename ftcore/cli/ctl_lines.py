@@ -27,8 +27,7 @@ from ftcore.events import (
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event, Unknown
 from ftcore.events.registry import Kind
-from ftcore.faults.classify import signal_name
-from ftcore.faults.standstill import spans
+from ftcore.faults.codes import signal_name
 from ftcore.faults.taxonomy import title_of
 from ftcore.ids import SECOND
 from ftcore.wording import (
@@ -47,6 +46,7 @@ from ftcore.wording import (
     resume_text,
     sentence,
     skipped_text,
+    spans,
     stacks_suffix,
     without_repeats,
     world_size,

@@ -1,4 +1,4 @@
-"""``ftctl machines`` and ``ftctl completion``."""
+"""``ftctl machines``: draws the state machines."""
 
 import argparse
 import difflib
@@ -41,11 +41,3 @@ def _print(machine: Machine, *, first: bool) -> None:
         for state in entry.sources:
             rows.add_row(str(state), entry.trigger, f"ignored: {entry.reason}", style="quiet")
     out.print(rows)
-
-
-async def completion(args: argparse.Namespace) -> int:
-    """Print the completion script of a shell."""
-    import argcomplete
-
-    print(argcomplete.shellcode(["ftctl"], shell=args.shell))
-    return 0

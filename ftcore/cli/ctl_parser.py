@@ -10,16 +10,17 @@ from typing import Any, NoReturn
 from ftcore.cli.ctl_chronicle_parser import add_chronicle
 from ftcore.cli.ctl_futures import add_futures
 from ftcore.cli.ctl_import import add_import
-from ftcore.cli.ctl_installed import add_installed
 from ftcore.cli.ctl_policy_parser import add_policy
 from ftcore.cli.ctl_replay_parser import add_replay
 from ftcore.cli.ctl_top_parser import add_top
 from ftcore.cli.ctl_types import BOUND_HELP, bound, duration_over_0, positive, whole
-from ftcore.faults.detectors.loss import LIMIT
 
 _EXIT_CODES = """exit codes: 0 done; 1 verify found a mismatch, the log is damaged, a request was not carried out, or
 standard output cannot be written; 2 wrong usage or input; 3 store or master unreachable; 4 no such job, node,
 incident, event or log file; 130 interrupted"""
+
+LOSS_LIMIT = 8.0
+"""``faults.detectors.loss.LIMIT``, which is imported only by the command itself."""
 
 
 class CtlParser(argparse.ArgumentParser):
@@ -48,7 +49,8 @@ def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
 
     Args:
         version: what ``--version`` prints.
-        argv: the arguments, to add commands of installed packages; None: ftcore's own commands alone.
+        argv: the arguments, to add commands of installed packages unless they name one of ftcore's own; None: ftcore's
+            own commands alone. For a shell completion the arguments are those of its line.
     """
     parser = CtlParser(
         prog="ftctl",
@@ -71,9 +73,24 @@ def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
     _add_commands(commands)
     add_chronicle(commands, _reading)
     _add_alert(commands)
-    if argv is not None:
-        add_installed(commands, argv, complete="_ARGCOMPLETE" in os.environ)
+    if argv is not None and "_ARGCOMPLETE" in os.environ:
+        argv = os.environ.get("COMP_LINE", "").split()[1:]
+    if argv is not None and _command_in(argv) not in commands.choices:
+        from ftcore.cli.ctl_installed import add_installed
+
+        add_installed(commands, argv)
     return parser
+
+
+def _command_in(argv: Sequence[str]) -> str | None:
+    """The command that the arguments name; options before it have one value each, but for ``--help``, ``--version``."""
+    rest = iter(argv)
+    for argument in rest:
+        if not argument.startswith("-"):
+            return argument
+        if argument in ("--store", "--archive", "--job"):
+            next(rest, None)
+    return None
 
 
 def _add_common(parser: argparse.ArgumentParser, store: Any, job: Any, archive: Any) -> None:
@@ -352,7 +369,7 @@ def _add_spikes(commands: Any) -> None:
     spikes.add_argument(
         "--limit",
         type=positive,
-        default=LIMIT,
+        default=LOSS_LIMIT,
         metavar="SCORE",
         help="flag a loss this many robust deviations above the median of the last 40; default: %(default)g",
     )

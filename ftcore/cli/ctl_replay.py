@@ -19,7 +19,7 @@ from ftcore.logs.formats import FTLOG, ExportFormat, export_format
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
 from ftcore.policies.targets import hidden
 from ftcore.replay.differences import FieldChange, StateDiffer
-from ftcore.replay.verify import Verifier, VerifyReport
+from ftcore.replay.verification import Verifier, VerifyReport
 from ftcore.states.model import JobState, digest
 from ftcore.wording import plural, printable
 

@@ -5,7 +5,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ftcore.cli.ctl_output import clock, console, date, print_json, table
-from ftcore.cli.ctl_store import current_state, jobs_shown, joined, opened, state_and_step_time
+from ftcore.cli.ctl_state import current_state, state_and_step_time
+from ftcore.cli.ctl_store import jobs_shown, joined, opened
 from ftcore.engine.nan import REMEDIES
 from ftcore.errors import FtcoreError
 from ftcore.ids import SECOND

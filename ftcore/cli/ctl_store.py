@@ -7,16 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ftcore.errors import NotFound, UsageError
-from ftcore.events.envelope import Event
-from ftcore.events.job import JobProgressed
-from ftcore.ids import JobName, Seq
+from ftcore.ids import JobName
 from ftcore.logs import check_job_name, default_store_url, open_store
 from ftcore.logs.archived import JoinedLog
 from ftcore.logs.stores import missing_path
-from ftcore.ports import AppendOnlyLog, EventLog, LogStore
-from ftcore.replay.reading import Folder, read_async
-from ftcore.states.model import JobState
-from ftcore.states.snapshot import recall
+from ftcore.ports import EventLog, LogStore
 from ftcore.wording import listed
 
 NAMED_MAX = 10
@@ -46,41 +41,6 @@ async def opened(args: argparse.Namespace) -> AsyncIterator[EventLog]:
 def joined(log: EventLog, args: argparse.Namespace) -> EventLog:
     """The log, joined with its archive."""
     return JoinedLog(log, Path(args.archive) if args.archive else None)
-
-
-async def current_state(log: AppendOnlyLog, until: Seq | None = None) -> JobState:
-    """The state at the end of a log, or after ``until``, folded from the newest usable snapshot or from the start."""
-    restored = await recall(log, until)
-    folder = Folder(restored.state)
-    await read_async(log.read(Seq(restored.state.seq), until), folder)
-    return folder.state
-
-
-class StepClock:
-    """A reader that notes when the newest completed step became known; goes after the ``Folder`` of the same events.
-
-    Attributes:
-        at: the master's time, nanoseconds since the epoch; None: before the events that were read.
-    """
-
-    def __init__(self, state: JobState) -> None:
-        self._state = state
-        self._step = state.training.step, state.training.step_round
-        self.at: int | None = None
-
-    def feed(self, event: Event) -> None:
-        """See ``Reader.feed``."""
-        step = self._state.training.step, self._state.training.step_round
-        if step != self._step or isinstance(event.data, JobProgressed):
-            self._step, self.at = step, event.time
-
-
-async def state_and_step_time(log: AppendOnlyLog) -> tuple[JobState, int | None]:
-    """``current_state``, and when its newest step became known; None if that is before the newest snapshot."""
-    restored = await recall(log, None)
-    folder, clock = Folder(restored.state), StepClock(restored.state)
-    await read_async(log.read(Seq(restored.state.seq)), folder, clock)
-    return folder.state, clock.at
 
 
 async def job_names(url: str | None) -> list[JobName]:

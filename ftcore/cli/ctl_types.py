@@ -5,8 +5,8 @@ import datetime
 import math
 
 from ftcore.ids import SECOND, seconds
-from ftcore.policies.file.values import duration
-from ftcore.replay.select import Bound
+from ftcore.policies.file.durations import duration
+from ftcore.replay.bounds import Bound
 
 BOUND_HELP = "an event number, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"
 

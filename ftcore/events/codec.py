@@ -27,17 +27,17 @@ _encoder = msgspec.json.Encoder()
 class _EventRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An event with its data not yet decoded; the fields are those of ``Event``, in the same order."""
 
-    seq: int
+    seq: Seq
     id: EventId
-    time: int
+    time: Nanoseconds
     type: str
     kind: Kind
     source: str
-    term: int
+    term: Term
     v: int = 1
     at: At | None = None
-    cause: int | None = None
-    incident: str | None = None
+    cause: Seq | None = None
+    incident: IncidentId | None = None
     ignorable: bool = False
     data: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -55,7 +55,8 @@ class _FactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 _record_decoder = msgspec.json.Decoder(_EventRecord)
 _fact_decoder = msgspec.json.Decoder(_FactRecord)
-_payload_decoders: dict[str, msgspec.json.Decoder[Any]] = {}
+_newest_decoders: dict[tuple[str, int], msgspec.json.Decoder[Any]] = {}
+"""By type and newest version: nearly every event of a log has these."""
 
 
 def encode(event: Event) -> bytes:
@@ -75,22 +76,28 @@ def decode(body: bytes | memoryview) -> Event:
         record = _record_decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise LogCorrupt(f"not an event: {error}: {bytes(body[:120])!r}") from error
+    version = record.v
     try:
-        data = _decode_payload(record.type, record.v, record.data)
+        payload = _newest_decoders.get((record.type, version))
+        if payload is not None:
+            data = payload.decode(record.data)
+        else:
+            data = _decode_payload(record.type, version, record.data)
+            version = version if type(data) is Unknown else type_of(data).version
     except msgspec.MsgspecError as error:
         raise LogCorrupt(f"event {record.seq} ({record.type} v{record.v}): {error}") from error
     return Event(
-        seq=Seq(record.seq),
+        seq=record.seq,
         id=record.id,
-        time=Nanoseconds(record.time),
+        time=record.time,
         type=record.type,
         kind=record.kind,
         source=record.source,
-        term=Term(record.term),
-        v=record.v if type(data) is Unknown else type_of(data).version,
+        term=record.term,
+        v=version,
         at=record.at,
-        cause=None if record.cause is None else Seq(record.cause),
-        incident=None if record.incident is None else IncidentId(record.incident),
+        cause=record.cause,
+        incident=record.incident,
         ignorable=record.ignorable,
         data=data,
     )
@@ -148,9 +155,9 @@ def _decode_payload(name: str, version: int, raw: msgspec.Raw) -> Any:
         return Unknown(fields=msgspec.json.decode(raw))
     if version < known.version:
         return _upcast(known, version, raw)
-    decoder = _payload_decoders.get(name)
+    decoder = _newest_decoders.get((name, version))
     if decoder is None:
-        decoder = _payload_decoders[name] = msgspec.json.Decoder(known.payload)
+        decoder = _newest_decoders[name, version] = msgspec.json.Decoder(known.payload)
     return decoder.decode(raw)
 
 

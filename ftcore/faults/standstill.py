@@ -38,6 +38,7 @@ from ftcore.events.worker import Cut, RankState
 from ftcore.faults.cuts import describe
 from ftcore.faults.taxonomy import LINK_CUT
 from ftcore.timing import Timing
+from ftcore.wording import spans
 
 ALERT, HANG = "alert", "hang"
 TIMEOUT_MARGIN_S = 15.0
@@ -286,14 +287,3 @@ _STATES_OF_SEVERAL = {
     "ended": "have finished their script but do not end",
     "gone": "have ended",
 }
-
-
-def spans(ranks: Sequence[int]) -> str:
-    """Return ranks in short form, for example ``0-3, 7``."""
-    found: list[list[int]] = []
-    for rank in sorted(ranks):
-        if found and found[-1][1] == rank - 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found)

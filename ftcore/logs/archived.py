@@ -26,7 +26,7 @@ CHUNK = 500
 Lines = Callable[[int, int | None], Iterator[tuple[Path, Line]]]
 
 
-async def _events(lines: Iterator[tuple[Path, Line]]) -> AsyncIterator[tuple[Event, Line]]:
+async def _chunks(lines: Iterator[tuple[Path, Line]]) -> AsyncIterator[list[tuple[Event, Line]]]:
     """Decode in a thread; the events before a damaged one come before its error."""
     failed: FtcoreError | None = None
 
@@ -40,8 +40,7 @@ async def _events(lines: Iterator[tuple[Path, Line]]) -> AsyncIterator[tuple[Eve
         return chunk
 
     while chunk := await asyncio.to_thread(some):
-        for pair in chunk:
-            yield pair
+        yield chunk
         if failed is not None:
             break
     if failed is not None:
@@ -85,8 +84,9 @@ class ArchiveLog:
             raise truncated(self._job, after, self._floor)
         end = self._last if until is None else min(until, self._last)
         if after < end:
-            async for event, _ in _events(self._lines(after, end)):
-                yield event
+            async for chunk in _chunks(self._lines(after, end)):
+                for event, _ in chunk:
+                    yield event
 
     async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
         """See ``ports.EventLog.follow``: after the archived events, waits forever."""
@@ -253,19 +253,17 @@ class JoinedLog:
         self.campaign, self.leader = live.campaign, live.leader
         self.close = live.close
 
-    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+    def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """See ``ports.EventLog.read``.
 
         Raises:
             Truncated: events are in neither the live log nor the archive. All events after its ``floor`` exist.
         """
-        async for event in self._joined(after, until, lambda start: self._live.read(start, until)):
-            yield event
+        return self._joined(after, until, lambda start: self._live.read(start, until))
 
-    async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
+    def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
         """See ``ports.EventLog.follow``; raises as ``read`` does."""
-        async for event in self._joined(after, None, self._live.follow):
-            yield event
+        return self._joined(after, None, self._live.follow)
 
     async def _joined(
         self, after: Seq, until: Seq | None, live: Callable[[Seq], AsyncIterator[Event]]
@@ -288,10 +286,11 @@ class JoinedLog:
             raise Truncated(f"{cause}; name the archive with --archive or FTCORE_ARCHIVE", cause.floor) from cause
         end = floor.seq if until is None else min(until, floor.seq)
         try:
-            async for event, line in _events(archive.lines(after, end)):
-                if line.seq == floor.seq and line.digest.hex() != floor.digest:
-                    raise LogCorrupt(f"{archive.path} is the archive of another log of a job named {self.job}")
-                yield event
+            async for chunk in _chunks(archive.lines(after, end)):
+                for event, line in chunk:
+                    if line.seq == floor.seq and line.digest.hex() != floor.digest:
+                        raise LogCorrupt(f"{archive.path} is the archive of another log of a job named {self.job}")
+                    yield event
         except NotFound as error:
             start = await asyncio.to_thread(archive.begins, floor.seq)
             state = f"has {archive.event_ranges()}" if archive.path.is_dir() else "does not exist"

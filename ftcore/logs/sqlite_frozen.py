@@ -9,15 +9,11 @@ import os
 import signal
 from pathlib import Path
 
-import structlog
-
 WRITE_LOCK = 120
 """The byte of the shared-memory file that a writer locks."""
 
 _STOPPED = ("T", "t")
 """States of a stopped process (proc_pid_stat(5))."""
-
-logger = structlog.get_logger()
 
 
 def end_frozen_writer(log: Path) -> int:
@@ -38,7 +34,9 @@ def end_frozen_writer(log: Path) -> int:
         os.kill(pid, signal.SIGKILL)
     except OSError:
         return 0
-    logger.warning("killed a stopped process that held the write lock of the log", pid=pid)
+    import structlog  # not for those who only read a log
+
+    structlog.get_logger().warning("killed a stopped process that held the write lock of the log", pid=pid)
     return pid
 
 

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 import attrs
 
 from ftcore.errors import UsageError
-from ftcore.policies.file.values import duration
+from ftcore.policies.file.durations import duration
 
 
 @attrs.frozen(kw_only=True)

@@ -7,7 +7,6 @@ import msgspec
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
 from ftcore.events.policy import PolicyLoaded
-from ftcore.policies.targets import hidden
 from ftcore.wording import timestamp_fields
 
 
@@ -22,7 +21,11 @@ def event_json(event: Event) -> dict[str, Any]:
     at = event.at
     fields["at"] = None if at is None else {**timestamp_fields("wall", at.wall), "mono_ns": at.mono, "boot": at.boot}
     fields = {key: value for name, field in fields.items() for key, value in _json_fields(name, field).items()}
-    return {**fields, "data": hidden(data) if isinstance(event.data, PolicyLoaded) else data}
+    if isinstance(event.data, PolicyLoaded):
+        from ftcore.policies.targets import hidden  # the traits of all policies
+
+        data = hidden(data)
+    return {**fields, "data": data}
 
 
 def _json_fields(name: str, value: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ftcore.events.job import JobFinished, JobSubmitted, LogSalvaged
 from ftcore.events.policy import PolicyConsidered
 from ftcore.events.registry import Kind
 from ftcore.events.world import WorldFormed
-from ftcore.replay.verify import Mismatch, Verifier
+from ftcore.replay.verification import Mismatch, Verifier
 from ftcore.wording import plural
 
 

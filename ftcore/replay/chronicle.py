@@ -9,10 +9,10 @@ import attrs
 from ftcore.faults.taxonomy import title_of
 from ftcore.ids import SECOND
 from ftcore.replay.accounts import GoodputReport
+from ftcore.replay.bounds import Bound
 from ftcore.replay.explain import Incident
 from ftcore.replay.failures import first_failure, short
 from ftcore.replay.logbook import DAY_NS, KEPT, Logbook, LogbookEntry, duration_text, size_text
-from ftcore.replay.select import Bound
 from ftcore.states.model import JobState
 from ftcore.wording import format_elapsed, plural, timestamp_fields
 

@@ -43,7 +43,7 @@ from ftcore.events.incident import (
     IncidentRediagnosed,
     IncidentResolved,
 )
-from ftcore.events.job import JobFinished
+from ftcore.events.job import JobFinished, JobProgressed
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyConsidered
 from ftcore.events.registry import Kind
 from ftcore.events.worker import WorkersFinished, WorkersStopped
@@ -227,6 +227,9 @@ class Explainer:
         """See ``Reader.feed``."""
         state = self._state
         fold_recorded(state, event)
+        if type(event.data) is JobProgressed and self._open is None and self._pause is None and event.at is None:
+            self._fact = event  # no incident, no report, no clock
+            return
         event = self._on_one_clock(event)
         if event.kind is Kind.FACT or self._fact is None:
             self._fact = event

@@ -20,7 +20,7 @@ from ftcore.events.incident import (
     IncidentRediagnosed,
     IncidentResolved,
 )
-from ftcore.events.job import JobFinished, JobSubmitted
+from ftcore.events.job import JobFinished, JobProgressed, JobSubmitted
 from ftcore.events.operator import OperatorNoted
 from ftcore.events.policy import PlanApplied, PolicyConsidered
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
@@ -114,6 +114,9 @@ class GoodputLedger:
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
+        if type(event.data) is JobProgressed and self._is_steady(event.data):
+            self._sampled(event, event.data)
+            return
         if type(event.data) is OperatorNoted and self.state.ending is not None:
             self.explainer.feed(event)  # it may be written days after the end: that is no time of the job
             return
@@ -154,6 +157,34 @@ class GoodputLedger:
             end=self._now,
             repeats_known=self.state.training.step_absolute or not self.state.training.reports_steps,
         )
+
+    def _is_steady(self, data: JobProgressed) -> bool:
+        """Whether a sample only prolongs the newest span: new steps in undisturbed training. Most events of a long log
+        are such samples; the general way would book them alike, at several times the cost."""
+        if self._use != TRAINING or self._open is not None or self._blocked or not self._reports:
+            return False
+        state, at, last = self.explainer.state, self._at, self._row.spans[-1]
+        world = state.rounds.world
+        return (
+            at is not None
+            and at == state.training.step
+            and data.step > at
+            and (self._best is None or self._best <= at)
+            and world is not None
+            and world.round == data.round
+            and not state.log.poisoned
+            and self._since == self._now == last.end
+            and last.use == PRODUCTIVE
+            and last.incident is None
+        )
+
+    def _sampled(self, event: Event, data: JobProgressed) -> None:
+        self.explainer.feed(event)
+        if event.time > self._now:
+            self._row.spans[-1].end = self._now = self._since = event.time
+        self._at = data.step
+        if self.state.training.step_absolute:
+            self._best = data.step
 
     # -- the response to incidents
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from ftcore.errors import FtcoreError, LogCorrupt
 from ftcore.events.envelope import Event
-from ftcore.states.fold import Changes, fold
+from ftcore.states.fold import fold
 from ftcore.states.model import JobState
 
 
@@ -20,7 +20,7 @@ class Reader(Protocol):
         """
 
 
-def fold_recorded(state: JobState, event: Event) -> Changes:
+def fold_recorded(state: JobState, event: Event) -> None:
     """Fold an event of a log that may be damaged or altered.
 
     Raises:
@@ -28,7 +28,7 @@ def fold_recorded(state: JobState, event: Event) -> Changes:
         UnknownEvent: a type or version that this ftcore does not know, and that may not be ignored.
     """
     try:
-        return fold(state, event)
+        fold(state, event, keep_changes=False)
     except FtcoreError:
         raise
     except Exception as error:

@@ -14,36 +14,11 @@ from ftcore.events.health import HealthJudged
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentOpened, IncidentRediagnosed
 from ftcore.events.registry import Kind, all_types
 from ftcore.events.world import WorldFormed, WorldMembers
+from ftcore.replay.bounds import Bound
 from ftcore.wording import listed
 
 NAMED_MAX = 10
 """Known names listed in the message about an unknown name."""
-
-
-@attrs.frozen(kw_only=True)
-class Bound:
-    """A position in a log, by one of three measures.
-
-    Args:
-        seq: sequence number.
-        time: the events' time, nanoseconds since the epoch.
-        ago: nanoseconds before now; call ``settled`` before use.
-    """
-
-    seq: int | None = None
-    time: int | None = None
-    ago: int | None = None
-
-    def settled(self, now: int) -> "Bound":
-        """The same position without ``ago``; ``now`` is the log's clock in nanoseconds."""
-        return self if self.ago is None else Bound(time=now - self.ago)
-
-    def compare(self, event: Event) -> int:
-        """Negative if the event is before the position, 0 if at it, positive if after it."""
-        if self.seq is not None:
-            return event.seq - self.seq
-        assert self.time is not None
-        return event.time - self.time
 
 
 @attrs.frozen(kw_only=True)

@@ -286,11 +286,12 @@ class JobDriver:
 
     def settle(self, *, step: bool = True) -> None:
         """Let the nodes answer orders until none are pending; then, if ``step``, complete a step."""
-        for _ in range(1000):
+        answers = max(1000, 4 * self.spec.nodes_max)
+        for _ in range(answers):
             if not self._obey_once():
                 break
         else:
-            raise UsageError("the job does not settle: orders are still pending after 1000 answers")
+            raise UsageError(f"the job does not settle: orders are still pending after {answers} answers")
         if step and self.state.phase == "running" and self.state.rounds.world is not None:
             self.make_steps(1)
 

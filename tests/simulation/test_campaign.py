@@ -10,7 +10,7 @@ from reproduced import assert_reproduced
 from ftcore.events.envelope import Event
 from ftcore.policies.file.config import default_chain, parse
 from ftcore.replay.spans import USES
-from ftcore.replay.verify import verify
+from ftcore.replay.verification import verify
 from ftcore.sim.campaign.simulate import CampaignRequest, CampaignResult, expected_ettr, faults_of, interval95, simulate
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import PROFILES, profile

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ftcore.policies.file.durations import duration
 from ftcore.policies.file.yaml_nodes import (
     MappingNode,
     Node,
@@ -26,14 +27,11 @@ from ftcore.policies.options import TEXT_CHARS_MAX, Option
 from ftcore.wording import format_bytes, format_duration
 
 DURATION_MAX_S = 1e15
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 SIZES = {
     f"{prefix}{i}B": base**power for i, base in (("i", 1024), ("", 1000)) for power, prefix in enumerate("KMGTP", 1)
 }
 
-_DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)?")
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([KMGTP]i?B)")
-_IN_PARTS = re.compile(r"(?=[0-9])(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
 
 KINDS: Mapping[str, tuple[Any, str]] = {
     "int": (int, "a whole number"),
@@ -134,17 +132,6 @@ def _plain(node: Node, kind: str) -> object:
     if kind == "duration" and isinstance(value, int | float) and not 0 <= value <= DURATION_MAX_S:
         return None
     return int(value) if isinstance(value, float) and value.is_integer() else value  # YAML reads 1e9 as a float
-
-
-def duration(text: str) -> float | None:
-    """Parse a duration to seconds: ``300``, ``90s``, ``1.5h``, ``1h30m``, largest unit first; None if it is invalid."""
-    single = _DURATION.fullmatch(text)
-    if single is not None:
-        return float(single[1]) * UNITS[single[2] or "s"]
-    parts = _IN_PARTS.fullmatch(text)
-    if parts is None:
-        return None
-    return sum(float(count) * UNITS[unit] for unit, count in zip("dhms", parts.groups(), strict=True) if count)
 
 
 def size(text: str) -> int | None:

@@ -25,7 +25,7 @@ from ftcore.events.incident import (
 from ftcore.events.policy import ChainEntry, PolicyConsidered, PolicyLoaded
 from ftcore.ids import SECOND
 from ftcore.policies.traits import limit, traits_of
-from ftcore.replay.verify import Verifier
+from ftcore.replay.verification import Verifier
 
 VERIFIED_MAX = 200_000
 """Most events whose decisions are repeated; the result has the number."""

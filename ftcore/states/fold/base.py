@@ -39,6 +39,18 @@ class Change(NamedTuple):
 
 
 Changes: TypeAlias = list[Change]
+
+
+class _NoChanges(list[Change]):
+    """Drops what is appended."""
+
+    def append(self, change: Change) -> None:
+        """Drop a change."""
+
+
+DROPPED: Changes = _NoChanges()
+"""For a fold whose changes nobody reads: of the workers of a node, they cost more than the fold itself."""
+
 Handler: TypeAlias = Callable[[JobState, Event, Any, Changes], None]
 
 handlers: dict[type[Any], Handler] = {}
@@ -222,6 +234,12 @@ def retire(state: JobState, found: NodeState) -> None:
 
 def step_workers(found: NodeState, trigger: str, changes: Changes) -> None:
     """Step the machine of every worker of a node."""
+    workers = found.workers
+    if changes is DROPPED and workers and workers.count(workers[0]) == len(workers):
+        following = cast(WorkerPhase | None, WORKER.step(workers[0], trigger))
+        if following is not None:
+            workers[:] = [following] * len(workers)
+        return
     targets: dict[WorkerPhase, WorkerPhase | None] = {}  # most workers of a node are in the same phase
     for local_rank, phase in enumerate(found.workers):
         if phase not in targets:

@@ -3,25 +3,26 @@
 from ftcore.errors import UnknownEvent
 from ftcore.events.envelope import Event, Unknown
 from ftcore.states.fold import checkpoints, disruptions, health, incidents, job, nodes, pace, worlds  # noqa: F401  (registers the handlers)
-from ftcore.states.fold.base import Changes, handlers
+from ftcore.states.fold.base import DROPPED, Changes, handlers
 from ftcore.states.model import ActionState, JobState
 
 
-def fold(state: JobState, event: Event) -> Changes:
+def fold(state: JobState, event: Event, *, keep_changes: bool = True) -> Changes:
     """Fold one event into a state, in place.
 
     Args:
         state: the state after ``event.seq - 1``; changed.
         event: the next event of the log.
+        keep_changes: false: the changes are not needed.
 
     Returns:
-        The changes of the machines.
+        The changes of the machines; empty without ``keep_changes``.
 
     Raises:
         UnknownEvent: this ftcore does not know the type or version, and the event is not ignorable.
     """
     assert event.seq == state.seq + 1, f"event {event.seq} after {state.seq}"
-    changes: Changes = []
+    changes: Changes = [] if keep_changes else DROPPED
     data = event.data
     if not state.log.poisoned:
         if type(data) is Unknown:

@@ -130,7 +130,7 @@ def test_ctrl_c_ends_a_verification_at_once(tmp_path):
         [
             sys.executable,
             "-c",
-            "import sys; from ftcore.cli.ftctl import main; from ftcore.replay.verify import Verifier\n"
+            "import sys; from ftcore.cli.ftctl import main; from ftcore.replay.verification import Verifier\n"
             "feed = Verifier.feed\n"
             "Verifier.feed = lambda self, event: (feed(self, event), event.seq == 50 and print('.', flush=True))\n"
             "sys.exit(main())",

@@ -194,17 +194,6 @@ def test_following_until_interrupted(store):
     assert (process.returncode, err) == (130, b"")
 
 
-def test_starting_is_quick_work():
-    """Neither torch, grpc, rich, transitions nor a store's client is imported before it is needed."""
-    code = (
-        "import sys, ftcore.cli.ftctl;"
-        "print([name for name in ('torch', 'grpc', 'google', 'rich', 'transitions', 'sqlite3', 'argcomplete')"
-        " if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_times_are_understood():
     """A seq, a time in UTC or with an offset, an age."""
     assert bound("17").seq == 17

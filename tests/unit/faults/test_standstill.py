@@ -4,8 +4,9 @@ import attrs
 import pytest
 
 from ftcore.events.worker import RankState
-from ftcore.faults.standstill import GROUPS_MAX, ceiling_s, judge, merged, spans
+from ftcore.faults.standstill import GROUPS_MAX, ceiling_s, judge, merged
 from ftcore.timing import DEFAULT, Timing
+from ftcore.wording import spans
 
 CEILING = 1800.0
 

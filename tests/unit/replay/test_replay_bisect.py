@@ -14,7 +14,7 @@ from ftcore.replay.checks import CHECKS
 from ftcore.replay.differences import ABSENT, StateDiffer
 from ftcore.replay.expressions import STEPS_MAX, StateExpression
 from ftcore.replay.reading import fold_log, read
-from ftcore.replay.verify import MISMATCHES_MAX
+from ftcore.replay.verification import MISMATCHES_MAX
 from ftcore.states.model import JobState
 from ftcore.testing.driver import JobDriver
 

@@ -5,7 +5,8 @@ import pytest
 
 from ftcore.engine import health
 from ftcore.policies.file.config import parse
-from ftcore.replay.select import Bound, Selection, Selector
+from ftcore.replay.bounds import Bound
+from ftcore.replay.select import Selection, Selector
 from ftcore.replay.status import status_of
 from ftcore.states.model import JobState
 from ftcore.testing.driver import EPOCH_NS, JobDriver

@@ -12,7 +12,7 @@ from ftcore.events.envelope import Event, EventId, Unknown
 from ftcore.events.job import JobParked, JobProgressed
 from ftcore.events.registry import Kind
 from ftcore.replay import fold_log, fold_log_async, verify, verify_async
-from ftcore.replay.verify import MISMATCHES_MAX
+from ftcore.replay.verification import MISMATCHES_MAX
 from ftcore.states.model import digest
 from ftcore.testing.driver import JobDriver
 

@@ -12,9 +12,9 @@ from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
 from ftcore.policies.external import Offered
 from ftcore.policies.file.config import check, default_chain, parse, preset
 from ftcore.policies.file.config_chain import COMMON_KEYS
+from ftcore.policies.file.durations import duration
 from ftcore.policies.file.notes import notes
 from ftcore.policies.file.presets import names
-from ftcore.policies.file.values import duration
 from ftcore.policies.file.yaml_nodes import BYTES_MAX
 from ftcore.policies.options import DURATION_PATTERN, described
 

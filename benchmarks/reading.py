@@ -1,0 +1,190 @@
+"""CPU time of the commands that read a log: start-up, and ``explain`` and ``report`` of a long log.
+
+The log is made with ``testing.JobDriver``, so every decision in it is the production engine's: 1,000 nodes, a fault
+every 17,000 events, progress samples between. The limit is one pass over the same file, in the same run, that splits
+lines and decodes them to plain values with msgspec. The limit of a start-up is an empty program of the same Python.
+Figures are user and system CPU time, the least of several runs: other processes disturb them less than wall time.
+"""
+
+import argparse
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+from results import table, write
+
+from ftcore.events.job import JobProgressed
+from ftcore.ids import JobName
+from ftcore.logs.archive import ArchiveWriter
+from ftcore.testing.driver import JobDriver
+
+EVENTS, QUICK_EVENTS = 1_000_000, 50_000
+NODES, QUICK_NODES = 1_000, 100
+FAULT_EVERY = 17_000
+"""Events between two faults: 60 faults in the whole log."""
+
+COMMIT_EVERY = 500
+"""Steps between two checkpoints."""
+
+MESSAGES = ("RuntimeError: CUDA error: an illegal memory access was encountered", "")
+MESSAGE_BYTES = 10_000_000
+START_UPS = 10
+EXPLAIN_S, REPORT_S, REPORT_MIB, START_MS = 1.0, 20.0, 1024, 150
+"""Targets."""
+
+PASS = """
+import sys
+import msgspec
+decode = msgspec.json.decode
+with open(sys.argv[1], "rb") as file:
+    for line in file:
+        if not line.startswith(b"{"):
+            decode(line.partition(b" ")[2])
+"""
+
+
+@attrs.frozen
+class Cost:
+    """What one command cost.
+
+    Args:
+        cpu_s: user and system CPU seconds.
+        peak_mib: the largest resident size.
+    """
+
+    cpu_s: float
+    peak_mib: float
+
+
+def cost(argv: Sequence[str], runs: int) -> Cost:
+    """The least CPU time of several runs of a command."""
+    found = []
+    for _ in range(runs):
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            raise SystemExit(f"{' '.join(argv)}: exit code {process.returncode}")
+        found.append(Cost(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024))
+    return min(found, key=lambda each: each.cpu_s)
+
+
+def ftctl(*argv: str) -> list[str]:
+    """The command line of ``ftctl``."""
+    return [sys.executable, "-m", "ftcore.cli.ftctl", *argv]
+
+
+def long_log(path: Path, events: int, nodes: int, every: int = FAULT_EVERY) -> None:
+    """Write the log of a job that trains and has a fault from time to time."""
+    driver = JobDriver(nodes=nodes, slots=8, tick_s=0.02)
+    driver.start()
+    written = faults = 0
+    with ArchiveWriter(path, JobName("long")) as writer:
+        while True:
+            _train(driver, every - 3 * nodes)
+            written += _moved(driver, writer)
+            if faults and written >= events:
+                break
+            driver.fail(f"node{7 * faults % nodes}", exitcode=-9 if faults % 2 else 1, message=MESSAGES[faults % 2])
+            driver.settle()
+            faults += 1
+    assert not driver.ended
+
+
+def _moved(driver: JobDriver, writer: ArchiveWriter) -> int:
+    """Move the driver's events to the file."""
+    count = len(driver.events)
+    for event in driver.events:
+        writer.add(event)
+    driver.events.clear()
+    driver.groups.clear()
+    return count
+
+
+def _train(driver: JobDriver, events: int) -> None:
+    for _ in range(events):
+        driver.step += 1
+        driver.own(JobProgressed(round=driver.state.rounds.newest, step=driver.step, loss=2.0 + 1 / driver.step))
+        if driver.step % COMMIT_EVERY == 0:
+            driver.commit()
+
+
+def long_message(path: Path) -> None:
+    """Write a short log with a fault whose message has 10 MB."""
+    driver = JobDriver(nodes=2, slots=1)
+    driver.start()
+    driver.fail("node1", message="ValueError: " + "bad batch \n" * (MESSAGE_BYTES // 11))
+    driver.settle()
+    with ArchiveWriter(path, JobName("message")) as writer:
+        _moved(driver, writer)
+
+
+def start_ups(short: Path) -> str:
+    """Measure commands whose work is little."""
+    empty = cost([sys.executable, "-c", "pass"], START_UPS)
+    rows = [["limit: python -c pass", f"{empty.cpu_s * 1000:.0f} ms", "1", ""]]
+    for argv, target in (
+        (("--version",), True),
+        (("--help",), True),
+        (("events", "--help"), True),
+        (("completion", "bash"), True),
+        (("--store", f"file:{short}", "events"), False),
+        (("--store", f"file:{short}", "explain"), False),
+    ):
+        found = cost(ftctl(*argv), START_UPS)
+        name = f"ftctl {argv[-1] if argv[0] == '--store' else ' '.join(argv)}"
+        verdict = "" if not target else "yes" if found.cpu_s * 1000 < START_MS else "no"
+        rows.append([name, f"{found.cpu_s * 1000:.0f} ms", f"{found.cpu_s / empty.cpu_s:.1f}", verdict])
+    return table(("command", "CPU", "of the limit", f"< {START_MS} ms"), rows)
+
+
+def readings(path: Path, message: Path, page: Path) -> str:
+    """Measure commands that read a long log."""
+    once = cost([sys.executable, "-c", PASS, str(path)], 2)
+    rows = [["limit: one pass with msgspec", f"{once.cpu_s:.1f} s", f"{once.peak_mib:.0f} MiB", "1", ""]]
+    for argv, runs, target in (
+        (("explain",), 2, f"{EXPLAIN_S:g} s"),
+        (("goodput",), 1, ""),
+        (("report", "-o", str(page)), 1, f"{REPORT_S:g} s, {REPORT_MIB} MiB"),
+    ):
+        found = cost(ftctl("--store", f"file:{path}", *argv), runs)
+        spent = f"{found.cpu_s:.1f} s"
+        rows.append([f"ftctl {argv[0]}", spent, f"{found.peak_mib:.0f} MiB", f"{found.cpu_s / once.cpu_s:.1f}", target])
+    found = cost(ftctl("--store", f"file:{message}", "explain"), 2)
+    name = f"ftctl explain, a message of {MESSAGE_BYTES // 1_000_000} MB"
+    rows.append([name, f"{found.cpu_s:.1f} s", f"{found.peak_mib:.0f} MiB", "", ""])
+    return table(("what", "CPU", "peak memory", "of the limit", "target"), rows)
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a small log; print, and do not change RESULTS.md")
+    parser.add_argument("--dry", action="store_true", help="print, and do not change RESULTS.md")
+    args = parser.parse_args()
+    events, nodes = (QUICK_EVENTS, QUICK_NODES) if args.quick else (EVENTS, NODES)
+    with tempfile.TemporaryDirectory() as folder:
+        path, message, short = (Path(folder) / f"{name}.ftlog" for name in ("long", "message", "short"))
+        for make, *what in ((long_log, path, events, nodes), (long_message, message), (long_log, short, 1, 4, 100)):
+            process = multiprocessing.get_context("spawn").Process(target=make, args=what)
+            process.start()  # a child begins with the peak memory of its parent, so this process stays small
+            process.join()
+        parts = [
+            f"A log of {events:,} events and {nodes:,} nodes with a fault every {FAULT_EVERY:,} events; "
+            f"{path.stat().st_size / 1e6:.0f} MB. CPU time, user and system, the least of several runs.",
+            start_ups(short),
+            readings(path, message, Path(folder) / "page.html"),
+        ]
+    if args.quick or args.dry:
+        print("\n\n".join(parts))
+    else:
+        write("Reading a log", "python benchmarks/reading.py", "\n\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()
