@@ -88,6 +88,7 @@ COMMANDS = WISHES | {
         "import",
         "spikes",
         "simulate",
+        "top",
     ),
     *("whatif", "alert", "policy check", "policy explain", "checkpoints", "bisect", "failures", "logbook", "logs"),
 }
@@ -122,7 +123,7 @@ def commands(place: Path, driver: JobDriver) -> Iterator[list[str]]:
             writer.add(event)
     reading = ("jobs", "status", "events", "incidents", "explain", "goodput --price 2", "replay", "replay --verify")
     reading += ("failures", "failures --all", "logs", "logbook", "bisect --check one-incident", "replay --diff 0 9")
-    reading += ("bisect --expr run==0",)
+    reading += ("bisect --expr run==0", "top --once")
     for log, command in itertools.product([*GOLDEN, place / "asked.ftlog"], reading):
         yield ["--store", f"file:{log}", *command.split()]
     for log in GOLDEN:
