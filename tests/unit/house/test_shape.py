@@ -9,7 +9,7 @@ FUNCTION_LINES_MAX = 59
 MODULE_LINES_MAX = 499
 
 LAZY = {"__init__.py", "replay/__init__.py"}
-"""``import ftcore`` and the start of ``ftctl`` are cheap because names are imported on first use, by a ``__getattr__``."""
+"""``import ftcore`` and the start of ``ftctl`` are cheap: names are imported on first use, by ``__getattr__``."""
 
 
 def trees() -> dict[str, ast.Module]:
