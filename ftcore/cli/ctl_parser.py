@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from ftcore.cli.ctl_chronicle_parser import add_chronicle
 from ftcore.cli.ctl_futures import add_futures
-from ftcore.cli.ctl_import import add_import
+from ftcore.cli.ctl_import_parser import add_import
 from ftcore.cli.ctl_policy_parser import add_policy
 from ftcore.cli.ctl_replay_parser import add_replay
 from ftcore.cli.ctl_top_parser import add_top
