@@ -225,14 +225,14 @@ async def _narrate(source: _Source, args: argparse.Namespace) -> None:
         state = "; ".join([f"state: {view.state}", *(f"{row.name}: {row.text}" for row in view.notices)])
         key = "; ".join([view.state, *(row.name for row in view.notices)])
         if first and view.state != "waiting":
-            first, said, shown = False, key, max((event.seq for event in view.events), default=0)
+            first, said, shown = False, key, max((event.seq for event in view.newest_events), default=0)
             lines = screen(view, TopPage(), columns() or PIPE_WIDTH, None, lambda text: hinted(text, args))
             print("\n".join(plain(lines)), flush=True)
         elif key != said:
             said = key
             text = state if view.state != "waiting" else view.rows[0].text
             print(printable(f"{moment_text(view.time, view.time)} {hinted(text, args)}"), flush=True)
-        for event in view.events:
+        for event in view.newest_events:
             if event.seq > shown:
                 shown = event.seq
                 text = printable(f"{moment_text(event.time, view.time)} {hinted(event.text, args)}")

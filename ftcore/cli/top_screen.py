@@ -97,7 +97,7 @@ def screen(view: LiveView, page: TopPage, width: int, height: int | None, comple
 
 def scroll_max(view: LiveView, page: TopPage) -> int:
     """The largest useful ``scroll`` of a page."""
-    return {"nodes": len(view.nodes) + 1, "events": len(view.events)}.get(page.name, 0)
+    return {"nodes": len(view.nodes) + 1, "events": len(view.newest_events)}.get(page.name, 0)
 
 
 class _Pen:
@@ -169,11 +169,11 @@ def _title(pen: _Pen, view: LiveView, page: TopPage) -> Line:
 def _main(pen: _Pen, view: LiveView, room: int | None) -> list[Line]:
     """The main page: rows of the job, the incident, nodes by state, and as many events as there is room for."""
     wide = room is None or room > 30
-    incident = _incident_lines(pen, view.incident, full=wide) if view.incident is not None else []
+    incident = _incident_lines(pen, view.open_incident, full=wide) if view.open_incident is not None else []
     nodes = _group_lines(pen, view)
     rows = [row for row in view.rows if row.name != "job" or view.state == "waiting"]
     if room is not None:
-        least = len(incident) + len(nodes) + min(4, len(view.events) + 1)
+        least = len(incident) + len(nodes) + min(4, len(view.newest_events) + 1)
         for name in _SPARE:
             if len(rows) + least <= room:
                 break
@@ -184,11 +184,13 @@ def _main(pen: _Pen, view: LiveView, room: int | None) -> list[Line]:
         lines = [line for row in rows for line in pen.folded("", row.text, row.tone, 6)]
     lines = [*lines, *incident, *nodes]
     if wide:
-        lines += _worst_lines(pen, view, 10 if room is None else room - len(lines) - min(12, len(view.events) + 1))
-    if view.events:
+        lines += _worst_lines(
+            pen, view, 10 if room is None else room - len(lines) - min(12, len(view.newest_events) + 1)
+        )
+    if view.newest_events:
         lines.append(pen.line(("events", "strong")))
         left = 15 if room is None else max(1, room - len(lines))
-        lines += [_event_line(pen, event, view.time) for event in view.events[-left:]]
+        lines += [_event_line(pen, event, view.time) for event in view.newest_events[-left:]]
     return lines
 
 
@@ -196,16 +198,16 @@ def _incident_lines(pen: _Pen, incident: LiveIncident, full: bool) -> list[Line]
     kind = incident.title if incident.kind == "fault" else f"{incident.kind}: {incident.title}"
     head = f"{incident.id}, open for {format_elapsed(incident.seconds)}: {kind}"
     lines = [pen.row("incident", head, "warn"), *pen.folded("  ", incident.summary, "warn", 3 if full else 2)]
-    clocks = "  ".join(_clock(phase) for phase in incident.phases)
+    clocks = "  ".join(_clock(phase) for phase in incident.phase_clocks)
     lines.append(pen.line((f"  {clocks}", "strong")))
     lines += pen.folded("  ", f"now: {incident.doing}", "", 2) if incident.doing else []
     then = ", ".join(incident.next) or "no other policy; the job ends"
     waits = f"waits for: {incident.waits}; " if incident.waits else ""
     lines += pen.folded("  ", f"{waits}asked next, if need be: {then}", "", 2)
-    if incident.limit:
-        lines.append(pen.line((f"  limit: {pen.clean(incident.limit)}", "quiet")))
+    if incident.limit_text:
+        lines.append(pen.line((f"  limit: {pen.clean(incident.limit_text)}", "quiet")))
     if full:
-        lines += [pen.line((f"  answer: {pen.clean(answer)}", "quiet")) for answer in incident.asked[-6:]]
+        lines += [pen.line((f"  answer: {pen.clean(answer)}", "quiet")) for answer in incident.answers[-6:]]
     return lines
 
 
@@ -253,7 +255,7 @@ def _node_line(pen: _Pen, node: LiveNode) -> Line:
         format_elapsed(node.step_s),
         format_elapsed(node.own_s),
         heard,
-        node.ranks or "-",
+        node.rank_range or "-",
         node.note,
         node.host,
     )
@@ -274,7 +276,7 @@ def _columns(pen: _Pen, cells: Sequence[str], style: str) -> Line:
 
 def _event_lines(pen: _Pen, view: LiveView) -> list[Undrawn]:
     """Events with the newest first, so that the page begins with what is new."""
-    return [partial(_event_line, pen, event, view.time, seq=True) for event in reversed(view.events)]
+    return [partial(_event_line, pen, event, view.time, seq=True) for event in reversed(view.newest_events)]
 
 
 def _event_line(pen: _Pen, event: LiveEvent, now: int, *, seq: bool = False) -> Line:

@@ -41,7 +41,7 @@ from ftcore.events.world import StoreOpened
 from ftcore.ids import SECOND, Nanoseconds, Term
 from ftcore.importing.model import Act, Collected, Sighting, SourceTime
 from ftcore.importing.story import Story, StoryAttempt, StoryRun
-from ftcore.states.fold import next_deadline
+from ftcore.states import timers
 from ftcore.states.model import JobState
 from ftcore.states.phases import has_ended
 from ftcore.states.revisions import NEWEST
@@ -52,7 +52,7 @@ IMPORTER = "import"
 TERM = Term(1)
 LINE_BYTES = 512
 PROGRESS_S = 10
-_WAITS = ("diagnosis", "backoff", "settle")
+_WAITS = (timers.DiagnosisTimer, timers.BackoffTimer, timers.SettleTimer)
 """Kinds of timers that expire; all others are time limits."""
 _RESERVED = (MASTER, IMPORTER)
 
@@ -133,10 +133,8 @@ class Composer:
         self._now = max(self._now, ns)
 
     def _next_wait(self, ns: int) -> tuple[str, int] | None:
-        coming = next_deadline(self.state)
-        if coming is not None and coming[0].partition("/")[0] in _WAITS:
-            return coming if coming[1] <= ns else None
-        waits = [(due, key) for key, due in self.state.deadlines.items() if key.partition("/")[0] in _WAITS]
+        running = timers.all_due(self.state)
+        waits = [(due, key) for key, due in running.items() if isinstance(timers.parse(key), _WAITS)]
         due, key = min(waits, default=(1 << 62, ""))
         return (key, due) if due <= ns else None
 

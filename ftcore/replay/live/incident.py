@@ -152,9 +152,9 @@ class IncidentClock:
             kind=incident.kind,
             title=title_of(fault.cls, fault.detail),
             summary=short(fault.summary),
-            nodes=name_list(fault.nodes),
+            node_names=name_list(fault.nodes),
             seconds=max(0.0, (now - incident.opened) / SECOND),
-            phases=(
+            phase_clocks=(
                 *(PhaseClock(name=name, seconds=seconds, running=False) for name, seconds in (*before, *running.over)),
                 PhaseClock(name=running.phase, seconds=took, running=True),
             ),
@@ -162,9 +162,9 @@ class IncidentClock:
             waits=name_list(
                 list(dict.fromkeys(node for order in state.orders.open.values() for node in order.waiting))
             ),
-            asked=tuple(running.asked),
+            answers=tuple(running.asked),
             next=tuple(upcoming(state.policy.chain, incident, state)),
-            limit=_limit(state, now),
+            limit_text=_limit(state, now),
         )
 
 

@@ -125,7 +125,7 @@ class LiveNodes:
             state=str(phase),
             tone=_tone(phase),
             place=node.ordinal,
-            ranks=_span(*ranks[node.node]) if node.node in ranks and node.alive else "",
+            rank_range=_span(*ranks[node.node]) if node.node in ranks and node.alive else "",
             host=node.host,
             step=beat.step if beat is not None else None,
             step_s=beat.step_s if beat is not None else None,

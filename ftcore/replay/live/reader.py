@@ -154,13 +154,13 @@ class LiveReader:
             last_seq=state.seq,
             notices=notices(links, now, ended=has_ended(state)),
             rows=tuple(self._rows(job, links, now)),
-            incident=self._incident.view(now),
+            open_incident=self._incident.view(now),
             groups=groups,
             nodes=shown,
             nodes_left_out=living - len(shown),
             spares=f"{len(spares)}: {name_list(spares)}" if spares else "none",
-            hosts=name_list(seen.hosts()),
-            events=tuple(self._events)[-events:] if events else (),
+            master_hosts=name_list(seen.hosts()),
+            newest_events=tuple(self._events)[-events:] if events else (),
         )
 
     def _rows(self, job: JobStatus, links: Links, now: int) -> list[StatusRow]:

@@ -84,28 +84,28 @@ class LiveIncident:
         kind: as ``explain.Incident``.
         title: name of the fault.
         summary: one line: what, where.
-        nodes: the nodes involved, in one line.
+        node_names: the nodes involved, in one line.
         seconds: since it was opened.
-        phases: its phases so far.
+        phase_clocks: its phases so far.
         doing: what is done now: the policy that took it with its reason, or who is asked.
         waits: nodes whose answer to an order is awaited, in one line; empty: none.
-        asked: answers so far, newest last: policy, verdict and reason.
+        answers: answers so far, newest last: policy, verdict and reason.
         next: policies that are asked if what is done now fails, in order.
-        limit: what happens when the time of the present phase is over, and when; empty: there is no limit.
+        limit_text: what happens when the time of the present phase is over, and when; empty: there is no limit.
     """
 
     id: str
     kind: str
     title: str
     summary: str
-    nodes: str
+    node_names: str
     seconds: float
-    phases: tuple[PhaseClock, ...]
+    phase_clocks: tuple[PhaseClock, ...]
     doing: str
     waits: str
-    asked: tuple[str, ...]
+    answers: tuple[str, ...]
     next: tuple[str, ...]
-    limit: str
+    limit_text: str
 
 
 @attrs.frozen(kw_only=True)
@@ -135,7 +135,7 @@ class LiveNode:
         state: as in its group.
         tone: see ``status_rows``.
         place: its place in the job.
-        ranks: its global ranks in the newest world, as ``0-7``; empty: none.
+        rank_range: its global ranks in the newest world, as ``0-7``; empty: none.
         host: its host.
         step: the newest completed step, by its heartbeat; None: not known.
         step_s: seconds per step.
@@ -148,7 +148,7 @@ class LiveNode:
     state: str
     tone: str
     place: int
-    ranks: str
+    rank_range: str
     host: str
     step: int | None
     step_s: float | None
@@ -189,13 +189,13 @@ class LiveView:
         last_seq: the last event that it includes.
         notices: what keeps the view from being complete or current, most severe first.
         rows: the job, as ``ftctl status`` has it.
-        incident: the open incident; None: none is open.
+        open_incident: the open incident; None: none is open.
         groups: all nodes by state, worst first.
         nodes: the worst nodes, worst first.
         nodes_left_out: how many nodes ``nodes`` lacks.
         spares: nodes that stand by and are not in the newest world, in one line.
-        hosts: hosts of living nodes, in one line: where the next master may lead.
-        events: the newest events that a person needs to see, newest last.
+        master_hosts: hosts of living nodes, in one line: where the next master may lead.
+        newest_events: the newest events that a person needs to see, newest last.
     """
 
     job: str
@@ -206,20 +206,20 @@ class LiveView:
     last_seq: int
     notices: tuple[StatusRow, ...] = ()
     rows: tuple[StatusRow, ...] = ()
-    incident: LiveIncident | None = None
+    open_incident: LiveIncident | None = None
     groups: tuple[NodeGroup, ...] = ()
     nodes: tuple[LiveNode, ...] = ()
     nodes_left_out: int = 0
     spares: str = ""
-    hosts: str = ""
-    events: tuple[LiveEvent, ...] = ()
+    master_hosts: str = ""
+    newest_events: tuple[LiveEvent, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; times as ``wording.timestamp_fields`` writes them."""
         fields = attrs.asdict(self)
         del fields["time"]
-        events = [{**timestamp_fields("time", event.pop("time")), **event} for event in fields["events"]]
-        return {**timestamp_fields("time", self.time), **fields, "events": events}
+        events = [{**timestamp_fields("time", event.pop("time")), **event} for event in fields["newest_events"]]
+        return {**timestamp_fields("time", self.time), **fields, "newest_events": events}
 
 
 def short(text: str) -> str:

@@ -48,10 +48,12 @@ def test_the_page_follows_the_job_and_its_master(job: Ftrun) -> None:
         each.sendall(f"GET /events HTTP/1.0\r\nAuthorization: {authorized['Authorization']}\r\n\r\n".encode())
     kill(job.pids(1)[0])
     job.stepped(2, nodes=2)
-    shows(lambda found: any("i1: resolved by" in event["text"] for event in found["events"]), "the incident")
+    shows(lambda found: any("i1: resolved by" in event["text"] for event in found["newest_events"]), "the incident")
     first = job.master()
     os.kill(first, signal.SIGKILL)
-    shows(lambda found: any("a new master leads" in event["text"] for event in found["events"]), "the next master")
+    shows(
+        lambda found: any("a new master leads" in event["text"] for event in found["newest_events"]), "the next master"
+    )
     shows(lambda found: found["notices"] == [] and found["state"] == "running", "a page without notices")
     assert job.master() != first
     told = json.loads(job.ftctl("--job", job.job, "top", "--once", "--format", "json").stdout)

@@ -100,7 +100,7 @@ def test_once(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, "--store", store, "top", "--once")
     assert (found["job"], found["state"], found["incident"]) == ("demo", "running", None)
     assert [group["state"] for group in found["groups"]] == ["running"]
-    assert found["events"][-1]["text"] in out
+    assert found["newest_events"][-1]["text"] in out
     assert main(["--store", store, "--job", "other", "top", "--once"]) == 4
     assert "no job 'other'" in capsys.readouterr().err
 

@@ -307,6 +307,6 @@ def test_the_observer_serves_the_job_to_its_end(tmp_path: Path, monkeypatch: pyt
                 time.sleep(0.02)
 
     asyncio.run(main())
-    assert found[0]["state"] == "recovering" and found[0]["incident"]["id"] == "i1"
-    assert found[0]["incident"]["summary"].endswith("RuntimeError:  [31m<b>")
-    assert (found[-1]["state"], found[-1]["incident"]) == ("succeeded", None)
+    assert found[0]["state"] == "recovering" and found[0]["open_incident"]["id"] == "i1"
+    assert found[0]["open_incident"]["summary"].endswith("RuntimeError:  [31m<b>")
+    assert (found[-1]["state"], found[-1]["open_incident"]) == ("succeeded", None)

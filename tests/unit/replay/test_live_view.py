@@ -56,13 +56,13 @@ def row(view: LiveView, name: str) -> str:
 def test_a_running_job() -> None:
     """State, world, step with its age, nodes in one group, no incident, no spare; and the words of the narration."""
     view = shown(running(nodes=3, slots=2), later_s=3)
-    assert (view.state, view.tone, view.ended, view.incident) == ("running", "good", False, None)
+    assert (view.state, view.tone, view.ended, view.open_incident) == ("running", "good", False, None)
     assert row(view, "world") == "round 1: 6 ranks on 3 nodes"
     assert row(view, "step").endswith("(3 s ago)")
     assert [(group.state, group.count, group.names) for group in view.groups] == [("running", 3, "node0, node1, node2")]
-    assert [node.ranks for node in view.nodes] == ["0-1", "2-3", "4-5"]
+    assert [node.rank_range for node in view.nodes] == ["0-1", "2-3", "4-5"]
     assert view.spares == "none" and view.notices == ()
-    assert view.events[-1].text == "round 1: 3 nodes, 6 ranks"
+    assert view.newest_events[-1].text == "round 1: 3 nodes, 6 ranks"
 
 
 def test_the_clock_of_the_open_incident_runs() -> None:
@@ -70,16 +70,16 @@ def test_the_clock_of_the_open_incident_runs() -> None:
     driver = running(nodes=2)
     driver.fail("node1", exitcode=-9)
     reader, at = reader_of(driver.events), driver.events[-1].time
-    first, then = reader.view(at + SECOND).incident, reader.view(at + 5 * SECOND).incident
+    first, then = reader.view(at + SECOND).open_incident, reader.view(at + 5 * SECOND).open_incident
     assert first is not None and then is not None
-    assert [phase.name for phase in first.phases] == [phase.name for phase in then.phases]
-    assert [phase.running for phase in first.phases] == [*[False] * (len(first.phases) - 1), True]
-    assert first.phases[-1].name == "stop"
-    assert (first.phases[-1].seconds, then.phases[-1].seconds) == (1.0, 5.0)
-    assert first.phases[:-1] == then.phases[:-1]
+    assert [phase.name for phase in first.phase_clocks] == [phase.name for phase in then.phase_clocks]
+    assert [phase.running for phase in first.phase_clocks] == [*[False] * (len(first.phase_clocks) - 1), True]
+    assert first.phase_clocks[-1].name == "stop"
+    assert (first.phase_clocks[-1].seconds, then.phase_clocks[-1].seconds) == (1.0, 5.0)
+    assert first.phase_clocks[:-1] == then.phase_clocks[:-1]
     assert then.seconds - first.seconds == 4.0
     assert first.doing.startswith("process_restart: restart 1 of") and first.next == ("stop",)
-    assert first.waits and first.limit.startswith("in ")
+    assert first.waits and first.limit_text.startswith("in ")
 
 
 def test_the_phases_are_those_of_explain() -> None:
@@ -89,10 +89,10 @@ def test_the_phases_are_those_of_explain() -> None:
     driver.settle()
     reader, found = LiveReader("demo"), {}
     for event in driver.events:
-        before = reader.view(event.time).incident
+        before = reader.view(event.time).open_incident
         reader.feed(event)
         if before is not None:
-            found[before.id] = {phase.name: phase.seconds for phase in before.phases}
+            found[before.id] = {phase.name: phase.seconds for phase in before.phase_clocks}
     explainer = Explainer()
     for event in driver.events:
         explainer.feed(event)
@@ -101,7 +101,7 @@ def test_the_phases_are_those_of_explain() -> None:
     del phases["total"]
     assert found["i1"] == pytest.approx(phases, abs=1e-9)
     assert set(phases) >= {"detect", "decide", "stop", "rendezvous", "start", "first_step"}
-    assert reader.view(driver.events[-1].time).incident is None
+    assert reader.view(driver.events[-1].time).open_incident is None
 
 
 def test_a_plan_that_is_given_up_counts_as_decide() -> None:
@@ -114,11 +114,11 @@ def test_a_plan_that_is_given_up_counts_as_decide() -> None:
     phases = []
     for event in driver.events[before:]:
         reader.feed(event)
-        incident = reader.view(event.time).incident
-        assert incident is not None and sum(phase.running for phase in incident.phases) == 1
-        phases.append([phase.name for phase in incident.phases if phase.name != "detect"])
-        if incident.phases[-1].name == "decide":
-            assert incident.phases[-1].seconds == incident.seconds > 3
+        incident = reader.view(event.time).open_incident
+        assert incident is not None and sum(phase.running for phase in incident.phase_clocks) == 1
+        phases.append([phase.name for phase in incident.phase_clocks if phase.name != "detect"])
+        if incident.phase_clocks[-1].name == "decide":
+            assert incident.phase_clocks[-1].seconds == incident.seconds > 3
     assert ["decide"] in phases and phases[0] == ["decide", "stop"]
 
 
@@ -127,9 +127,9 @@ def test_a_view_from_a_snapshot_invents_nothing() -> None:
     driver = running(nodes=2)
     driver.fail("node1", exitcode=-9)
     state = fold_log(driver.events)
-    incident = LiveReader("demo", state).view(driver.events[-1].time + SECOND).incident
+    incident = LiveReader("demo", state).view(driver.events[-1].time + SECOND).open_incident
     assert incident is not None and incident.seconds == 1.0
-    assert [(phase.name, phase.seconds, phase.running) for phase in incident.phases] == [("stop", None, True)]
+    assert [(phase.name, phase.seconds, phase.running) for phase in incident.phase_clocks] == [("stop", None, True)]
 
 
 def test_nodes_are_grouped_worst_first() -> None:
@@ -161,7 +161,7 @@ def test_a_lost_node_is_first_until_it_is_replaced() -> None:
     driver.settle()
     view = shown(driver)
     assert [group.state for group in view.groups] == ["lost", "running"]
-    assert (view.nodes[0].node, view.nodes[0].note, view.nodes[0].ranks) == ("node1", "its place is empty", "")
+    assert (view.nodes[0].node, view.nodes[0].note, view.nodes[0].rank_range) == ("node1", "its place is empty", "")
 
 
 def test_what_a_worker_wrote_is_bounded() -> None:
@@ -169,7 +169,7 @@ def test_what_a_worker_wrote_is_bounded() -> None:
     driver = running(nodes=2)
     driver.fail("node1", message="RuntimeError: " + "<b>" * 3_000_000)
     view = shown(driver)
-    assert view.incident is not None and len(view.incident.summary) <= TEXT_MAX
+    assert view.open_incident is not None and len(view.open_incident.summary) <= TEXT_MAX
     assert len(json.dumps(view.to_json())) < 20_000
 
 
@@ -185,7 +185,7 @@ def test_notices() -> None:
     driver.settle()
     ended = shown(driver, 12, Links(master_away=at))
     assert (ended.state, ended.ended, ended.notices) == ("succeeded", True, ())
-    assert ended.events[-1].text.startswith("the job has ended: succeeded, exit code 0")
+    assert ended.newest_events[-1].text.startswith("the job has ended: succeeded, exit code 0")
 
 
 def test_step_and_rate_come_from_heartbeats() -> None:

@@ -75,7 +75,7 @@ function drawIncident(incident) {
   const kind = incident.kind === "fault" ? incident.title : `${incident.kind}: ${incident.title}`;
   setText($("incident-title"), `Incident ${incident.id}, open for ${elapsed(incident.seconds)}: ${kind}`);
   setText($("incident-summary"), incident.summary);
-  sync($("phases"), incident.phases, (phase) => phase.name, "li", (child, phase) => {
+  sync($("phases"), incident.phase_clocks, (phase) => phase.name, "li", (child, phase) => {
     setClass(child, phase.running ? "running" : "");
     setText(child, `${phase.name.replace("_", " ")} ${elapsed(phase.seconds)}${phase.running ? " …" : ""}`);
   });
@@ -83,10 +83,10 @@ function drawIncident(incident) {
     { name: "now", text: incident.doing, tone: "" },
     { name: "waits for", text: incident.waits, tone: "" },
     { name: "asked next", text: incident.next.join(", ") || "no other policy; the job ends", tone: "" },
-    { name: "limit", text: incident.limit, tone: "" },
+    { name: "limit", text: incident.limit_text, tone: "" },
   ];
   rows($("incident-rows"), found.filter((row) => row.text));
-  const answers = incident.asked.map((text, index) => ({ text, index }));
+  const answers = incident.answers.map((text, index) => ({ text, index }));
   sync($("asked"), answers, (answer) => `${incident.id}/${answer.index}`, "li", (child, answer) => setText(child, answer.text));
 }
 
@@ -114,7 +114,7 @@ function drawNodes() {
     cells[0].scope = "row";
     const heard = node.heard_s === null ? "–" : `${node.heard_s.toFixed(0)} s ago`;
     const texts = [node.node, node.state, node.note, node.step === null ? "–" : String(node.step), elapsed(node.step_s),
-      elapsed(node.own_s), heard, node.ranks, node.host];
+      elapsed(node.own_s), heard, node.rank_range, node.host];
     texts.forEach((text, index) => setText(cells[index], text));
     setClass(cells[1], node.tone);
   });
@@ -133,10 +133,10 @@ function draw() {
     setClass(child, notice.tone === "bad" ? "bad" : "");
     setText(child, `${notice.name}: ${notice.text}`);
   });
-  drawIncident(view.incident);
+  drawIncident(view.open_incident);
   rows($("rows"), view.rows);
   drawNodes();
-  sync($("events"), [...view.events].reverse(), (event) => event.seq, "li", (child, event) => {
+  sync($("events"), [...view.newest_events].reverse(), (event) => event.seq, "li", (child, event) => {
     const [time, text] = parts(child, "time", "span");
     time.dateTime = event.time;
     const today = event.time.slice(0, 10) === view.time.slice(0, 10);
@@ -149,8 +149,8 @@ function draw() {
 
 /** Tell a screen reader what changed: states and events, no clocks. */
 function announce() {
-  const incident = view.incident ? view.incident.id : "", notices = view.notices.map((notice) => notice.name).join();
-  const newest = view.events.length ? view.events[view.events.length - 1] : null;
+  const incident = view.open_incident ? view.open_incident.id : "", notices = view.notices.map((notice) => notice.name).join();
+  const newest = view.newest_events.length ? view.newest_events[view.newest_events.length - 1] : null;
   const found = [];
   if (said.state !== view.state) found.push(`The job is ${view.state}.`);
   if (notices !== said.notices) found.push(notices ? `Notice: ${notices}.` : "No notices any more.");
@@ -169,7 +169,7 @@ function drawConnection() {
   const since = new Date(lostAt).toISOString().slice(11, 19);
   let text = `No connection since ${since} UTC: ${reason}. What is below is of then; trying again.`;
   if (view && view.ended) text = `The job has ended, and its page is no longer served (since ${since} UTC).`;
-  else if (view && view.hosts) text += ` After a change of the master, the page is served where the new one leads, on one of: ${view.hosts}.`;
+  else if (view && view.master_hosts) text += ` After a change of the master, the page is served where the new one leads, on one of: ${view.master_hosts}.`;
   box.hidden = false;
   setText(box, text);
 }
