@@ -98,7 +98,7 @@ def test_once(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "\x1b" not in out and out.startswith("demo  RUNNING")
     found = run_json(capsys, "--store", store, "top", "--once")
-    assert (found["job"], found["state"], found["incident"]) == ("demo", "running", None)
+    assert (found["job"], found["state"], found["open_incident"]) == ("demo", "running", None)
     assert [group["state"] for group in found["groups"]] == ["running"]
     assert found["newest_events"][-1]["text"] in out
     assert main(["--store", store, "--job", "other", "top", "--once"]) == 4
