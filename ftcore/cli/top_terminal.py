@@ -74,9 +74,12 @@ class KeyTerminal:
 
     @staticmethod
     def size() -> tuple[int, int]:
-        """Columns and lines."""
-        found = shutil.get_terminal_size()
-        return found.columns, found.lines
+        """Columns and lines of the terminal itself: COLUMNS and LINES keep their values when it is resized."""
+        with contextlib.suppress(OSError):
+            found = os.get_terminal_size(sys.stdout.fileno())
+            if found.columns and found.lines:
+                return found.columns, found.lines
+        return shutil.get_terminal_size()
 
     def draw(self, lines: list[Line]) -> None:
         """Show these lines, from the first line of the screen."""

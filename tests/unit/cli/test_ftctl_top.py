@@ -131,7 +131,7 @@ class Terminal:
         self.before = termios.tcgetattr(slave)
         self._slave = slave
         command = [sys.executable, "-m", "ftcore.cli.ftctl", "--store", store, "--job", "demo", "top"]
-        environ = {**os.environ, "XDG_STATE_HOME": str(home), "TERM": "xterm", **env}
+        environ = {**os.environ, "XDG_STATE_HOME": str(home), "TERM": "xterm", "COLUMNS": "70", "LINES": "20", **env}
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
