@@ -11,7 +11,7 @@ This is a safety net, not a proof: an unknown kind of secret stays.
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -214,6 +214,17 @@ def _occurrences(literal: str, lower: str) -> Iterator[int]:
     while place >= 0:
         yield place
         place = lower.find(literal, place + 1)
+
+
+def redacted_values(value: Any) -> Any:
+    """A JSON value in which the secrets of every text are replaced, names of fields aside."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, dict):
+        return {key: redacted_values(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted_values(each) for each in value]
+    return value
 
 
 class Redactor:

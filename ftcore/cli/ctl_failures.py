@@ -5,7 +5,8 @@ import argparse
 from ftcore.cli.ctl_events import settled_bound
 from ftcore.cli.ctl_output import print_json, say
 from ftcore.cli.ctl_reading import opened_reading
-from ftcore.errors import NotFound
+from ftcore.errors import NotFound, UsageError
+from ftcore.redaction import redacted, redacted_values
 from ftcore.replay.explain import Explainer
 from ftcore.replay.failures import failure_json, failure_line, faults_of
 from ftcore.wording import printable
@@ -13,6 +14,9 @@ from ftcore.wording import printable
 
 async def failures(args: argparse.Namespace) -> int:
     """Print one line for the newest failure, for one incident, or for all."""
+    given = [name for name, value in (("--since", args.since), ("--all", args.all or None)) if value is not None]
+    if args.incident is not None and given:
+        raise UsageError(f"{args.incident} names one incident, and {given[0]} asks for several: leave one of them out")
     explainer = Explainer()
     async with opened_reading(args) as reading:
         since = await settled_bound(args.since, reading.log)
@@ -35,11 +39,11 @@ async def failures(args: argparse.Namespace) -> int:
             chosen = chosen[-1:]
     several = args.all or since is not None
     if args.format == "json":
-        made = [failure_json(incident, str(reading.log.job)) for incident in chosen]
+        made = [redacted_values(failure_json(incident, str(reading.log.job))) for incident in chosen]
         print_json(made if several else made[0] if made else None)
     else:
         for incident in chosen:
-            print(printable(failure_line(incident)))
+            print(printable(redacted(failure_line(incident))))
         if not chosen:
             say("no failure")
     return reading.exit_code

@@ -11,7 +11,7 @@ from ftcore.cli.ctl_output import clock, date, print_json, say, written
 from ftcore.cli.ctl_reading import opened_reading
 from ftcore.errors import UsageError
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
-from ftcore.redaction import redacted
+from ftcore.redaction import redacted, redacted_values
 from ftcore.replay.chronicle import Chronicle, ChronicleSummary, ClassRow, chronicle, gpu_text, wall_s
 from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.logbook import Logbook, LogbookEntry, duration_text
@@ -48,7 +48,7 @@ async def logbook(args: argparse.Namespace) -> int:
     if args.output is None:
         made, code = await _read(args)
         if args.format == "json":
-            print_json(made.to_json())
+            print_json(redacted_values(made.to_json()))
         else:
             sys.stdout.writelines(f"{line}\n" for line in markdown(made))
         return code

@@ -134,7 +134,9 @@ def short(text: str, most: int = MESSAGE_CHARS_MAX) -> str:
     return cut if len(cut) <= most and len(text) <= 2 * most else f"{cut[: most - 1]}…"
 
 
-def first_text(failures: Sequence[Failure], nodes: Sequence[str], summary: str, early: str = "") -> str:
+def first_text(
+    failures: Sequence[Failure], nodes: Sequence[str], summary: str, early: str = "", further: Sequence[str] = ()
+) -> str:
     """The first failure in one line; without one, the summary of the incident.
 
     Args:
@@ -142,6 +144,7 @@ def first_text(failures: Sequence[Failure], nodes: Sequence[str], summary: str, 
         nodes: the incident's nodes.
         summary: the incident's summary.
         early: what ended before the first failure.
+        further: for each failure whose report was not kept, its node.
     """
     if not failures:
         where = listed(nodes, NODES_SHOWN)
@@ -150,15 +153,22 @@ def first_text(failures: Sequence[Failure], nodes: Sequence[str], summary: str, 
     text = f"{process_text(failures[0])} failed first: {ending_text(failures[0])}"
     if early:
         text += f"; before it, {early}"
-    others = failures[1:]
+    others = [*(failure.node for failure in failures[1:]), *further]
     if not others:
         return text
-    named = list(dict.fromkeys(failure.node for failure in others))
-    return f"{text}; {plural(len(others), 'more failure')} followed, on {listed(named, NODES_SHOWN)}"
+    kept = f"; the diagnosis used the first {len(failures)}" if further else ""
+    named = list(dict.fromkeys(others))
+    return f"{text}; {plural(len(others), 'more failure')} followed, on {listed(named, NODES_SHOWN)}{kept}"
 
 
 def failures_json(
-    job: str, incident: str, named: tuple[str, str], failures: Sequence[Failure], opened: int, what: str
+    job: str,
+    incident: str,
+    named: tuple[str, str],
+    failures: Sequence[Failure],
+    opened: int,
+    what: str,
+    further: Sequence[str] = (),
 ) -> dict[str, Any]:
     """One object for other programs: the incident, the first failure, and the number of the others by node.
 
@@ -169,11 +179,12 @@ def failures_json(
         failures: its failures, the first one first.
         opened: when it was opened, nanoseconds since the epoch.
         what: the line of ``first_text``.
+        further: as of ``first_text``.
     """
     first = failures[0] if failures else None
     followed: dict[str, int] = {}
-    for failure in failures[1:]:
-        followed[failure.node] = followed.get(failure.node, 0) + 1
+    for node in (*(failure.node for failure in failures[1:]), *further):
+        followed[node] = followed.get(node, 0) + 1
     return {
         "job": job,
         "incident": incident,

@@ -46,7 +46,7 @@ from ftcore.events.incident import (
 from ftcore.events.job import JobFinished, JobProgressed
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyConsidered
 from ftcore.events.registry import Kind
-from ftcore.events.worker import WorkersFinished, WorkersStopped
+from ftcore.events.worker import WorkerFailed, WorkersFinished, WorkersStopped
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.faults.failure import Failure, failure_of, in_order
 from ftcore.faults.taxonomy import FaultClass
@@ -55,11 +55,15 @@ from ftcore.policies.chain import skipped_for_lack
 from ftcore.replay.phases import Phases, between, detect_s
 from ftcore.replay.reading import fold_recorded
 from ftcore.replay.timeline import STEPS_MAX, Step
+from ftcore.states.evidence import REPORTS_MAX
 from ftcore.states.model import JobState
 from ftcore.wording import sentence, timestamp_fields
 
 SKEW: Final = SECOND
 """Wall clocks that differ by more nanoseconds are not compared."""
+
+FURTHER_MAX: Final = 10_000
+"""Failures without a report that are kept of one incident."""
 
 CLOCKED_MAX: Final = 64
 """Facts of a boot that are kept to estimate its clock offset."""
@@ -121,6 +125,7 @@ class Incident:
         state: state of the incident machine.
         failures: failed workers and nodes, the first failure first.
         ended_early: of class ``collateral``: ranks that ended with code 0 before others failed, which may be the cause.
+        further: workers that failed after so many others that the diagnosis did without their reports.
         timeline: actions beyond a plain restart, and their results, in order.
         first_seq, last_seq: of the events that belong to it.
     """
@@ -148,6 +153,7 @@ class Incident:
     state: str
     failures: tuple[Failure, ...]
     ended_early: tuple[FaultOrigin, ...]
+    further: tuple[FaultOrigin, ...]
     timeline: tuple[Step, ...]
     first_seq: int
     last_seq: int
@@ -184,6 +190,7 @@ class _OpenIncident:
     left_out: set[str] = attrs.field(factory=set)
     failed: dict[tuple[int, str], tuple[Event, Failure]]
     finished: dict[FaultOrigin, None]
+    further: list[FaultOrigin]
     took: Event | None = None
     steps: list[Step] = attrs.field(factory=list)
     departed: Event | None = None
@@ -220,6 +227,7 @@ class Explainer:
         self._fact: Event | None = None
         self._failed: dict[tuple[int, str], tuple[Event, Failure]] = {}
         self._finished: dict[FaultOrigin, None] = {}
+        self._further: list[FaultOrigin] = []
         self._alerts: dict[int, _OpenIncident] = {}
         self._clocks: dict[str, deque[int]] = {}
 
@@ -238,6 +246,8 @@ class Explainer:
                 break
             restart = max(0, report.round - state.rounds.first)
             self._failed[report.seq, report.node] = (event, failure_of(event, report, restart))
+        if type(event.data) is WorkerFailed:
+            self._note_further(event.data, event.seq)
         self._note_finished(event)
         if event.incident is not None:
             self._note_decision(event, self._fact)
@@ -256,6 +266,13 @@ class Explainer:
         ahead.append(event.time - at.mono)
         wall = at.mono + min(ahead)
         return event if abs(wall - at.wall) <= SKEW else structs.replace(event, at=structs.replace(at, wall=wall))
+
+    def _note_further(self, data: WorkerFailed, seq: int) -> None:
+        """Note a failure for whose report there was no room."""
+        reports, world = self._state.evidence.reports, self._state.rounds.world
+        full = len(reports) >= REPORTS_MAX and all(report.seq != seq for report in reports)
+        if full and world is not None and world.round == data.round and len(self._further) < FURTHER_MAX:
+            self._further.append(FaultOrigin(node=data.node, rank=data.rank))
 
     def _note_finished(self, event: Event) -> None:
         """Note the ranks of the round that ended with code 0."""
@@ -335,7 +352,7 @@ class Explainer:
         elif type(data) is RoundStarted:
             case.started = fact
         elif isinstance(data, IncidentResolved | IncidentExhausted):
-            case.closing, case.end, self._open, self._failed = fact, data, None, {}
+            case.closing, case.end, self._open, self._failed, self._further = fact, data, None, {}, []
             case.state = "resolved" if isinstance(data, IncidentResolved) else "exhausted"
             if isinstance(data, IncidentResolved) and data.outcome == "paused":
                 self._pause = case
@@ -365,6 +382,7 @@ class Explainer:
             kind=data.kind,
             failed=self._failed,
             finished=dict(self._finished),
+            further=self._further,
         )
         self._cases.append(case)
         if self._keep is not None:
@@ -400,6 +418,7 @@ def _incident_of(case: _OpenIncident) -> Incident:
         paused_s=between(case.closing, case.unpaused),
         state=case.state,
         failures=in_order(case.failed.values(), fault.root),
+        further=tuple(case.further),
         ended_early=tuple(case.finished) if fault.cls == FaultClass.COLLATERAL else (),
         timeline=tuple(case.steps),
         first_seq=case.first,

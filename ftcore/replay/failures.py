@@ -16,7 +16,7 @@ def first_failure(incident: Incident) -> str:
     if incident.ended_early:
         ended = incident.ended_early[0]
         early = f"rank {ended.rank} on {ended.node} had ended with exit code 0"
-    return first_text(incident.failures, incident.nodes, incident.summary, early)
+    return first_text(incident.failures, incident.nodes, incident.summary, early, _further(incident))
 
 
 def failure_line(incident: Incident) -> str:
@@ -33,7 +33,12 @@ def failure_json(incident: Incident, job: str) -> dict[str, Any]:
         job: the job's name.
     """
     named = (incident.cls, incident.detail)
-    return failures_json(job, incident.id, named, incident.failures, incident.opened, first_failure(incident))
+    what = first_failure(incident)
+    return failures_json(job, incident.id, named, incident.failures, incident.opened, what, _further(incident))
+
+
+def _further(incident: Incident) -> list[str]:
+    return [origin.node for origin in incident.further if origin.node is not None]
 
 
 def faults_of(incidents: Sequence[Incident]) -> list[Incident]:

@@ -89,6 +89,8 @@ class OutputPlaces:
         order: dict[tuple[str, int | None], int] = {}
         for failure in incident.failures:
             order.setdefault((failure.node, failure.rank), len(order))
+        for origin in incident.further:
+            order.setdefault((str(origin.node), origin.rank), len(order))
         found = [output for number in self.rounds(incident.id) for output in self._of_round(number, order)]
         last = len(order)
         return sorted(found, key=lambda each: (last if each.order is None else each.order, each.round, each.rank))

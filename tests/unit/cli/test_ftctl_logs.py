@@ -59,6 +59,44 @@ def test_failures_are_one_line_and_one_object(store, capsys):
     assert made["followed"] == {"node1": 1} and line.endswith(made["what"])
 
 
+def test_more_failures_than_the_diagnosis_keeps_are_counted(tmp_path, capsys):
+    """The fold keeps 64 reports; the line, the JSON and the list of outputs have all 80 failures."""
+    driver = JobDriver(nodes=80)
+    driver.start()
+    for number in range(80):
+        driver.fail(f"node{number}", message="ValueError: x")
+    driver.settle()
+    store = archive(tmp_path / "demo.ftlog", placed(driver.events, tmp_path))
+    assert main(["--store", store, "failures"]) == 0
+    line = capsys.readouterr().out
+    assert "79 more failures followed" in line and "the diagnosis used the first 64" in line
+    made = run_json(capsys, "--store", store, "failures")
+    assert sum(made["followed"].values()) == 79 and made["followed"]["node79"] == 1
+    for rank in range(80):
+        written(tmp_path, rank, "ValueError: x\n")
+    files = run_json(capsys, "--store", store, "logs", "i1", "--all")["files"]
+    assert [each["order"] for each in files] == [*range(80)]
+
+
+def test_what_is_made_to_be_pasted_has_no_secrets(tmp_path, capsys):
+    """Neither the line nor the JSON of failures and logbook."""
+    driver = driven()
+    driver.fail("node0", message="RuntimeError: login failed: password=hunter2secret")
+    driver.settle()
+    store = archive(tmp_path / "demo.ftlog", driver.events)
+    for argv in (["failures"], ["failures", "--format", "json"], ["logbook"], ["logbook", "--format", "json"]):
+        assert main(["--store", store, *argv]) == 0
+        out = capsys.readouterr().out
+        assert "login failed" in out and "hunter2secret" not in out
+
+
+@pytest.mark.parametrize("option", [["--all"], ["--since", "1"]])
+def test_one_incident_is_not_several(store, capsys, option):
+    assert main(["--store", store, "failures", "i1", *option]) == 2
+    problem = capsys.readouterr().err
+    assert "i1 names one incident" in problem and option[0] in problem
+
+
 def test_failures_of_all_incidents(tmp_path, capsys):
     """``--all`` and ``--since`` give a line for each fault, requests aside; an unknown incident is exit code 4."""
     driver = driven()
