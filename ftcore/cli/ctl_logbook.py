@@ -11,7 +11,7 @@ from ftcore.cli.ctl_output import clock, date, print_json, say, written
 from ftcore.cli.ctl_reading import opened_reading
 from ftcore.errors import UsageError
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
-from ftcore.redaction import redacted, redacted_values
+from ftcore.redaction import OVERLAP_CHARS, redacted, redacted_values
 from ftcore.replay.chronicle import Chronicle, ChronicleSummary, ClassRow, chronicle, gpu_text, wall_s
 from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.logbook import Logbook, LogbookEntry, duration_text
@@ -23,7 +23,7 @@ BEGINS = "# Logbook of "
 
 def plain(text: str) -> str:
     """A text without secrets, shown as it is: a logbook is made to be shared."""
-    return ctl_markdown.plain(redacted(text[: ctl_markdown.CHARS_MAX]))
+    return ctl_markdown.plain(redacted(text[: ctl_markdown.CHARS_MAX + OVERLAP_CHARS]))
 
 
 _TITLES = {

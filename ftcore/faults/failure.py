@@ -13,6 +13,7 @@ from ftcore.events.envelope import Event
 from ftcore.events.worker import FaultObserved, StepTimes, WorkerFailed
 from ftcore.faults.classify import signal_name
 from ftcore.ids import SECOND
+from ftcore.redaction import OVERLAP_CHARS, redacted
 from ftcore.states.evidence import Report
 from ftcore.wording import listed, plural, printable, timestamp_fields
 
@@ -122,7 +123,7 @@ def ending_text(failure: Failure) -> str:
     parts = []
     if code is not None:
         parts.append(f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}")
-    message = short(failure.message or "")
+    message = _short_and_safe(failure.message or "")
     if message and not (code is not None and code < 0 and message.startswith("Signal ")):
         parts.append(message)
     return ": ".join(parts) or "reason not known"
@@ -132,6 +133,11 @@ def short(text: str, most: int = MESSAGE_CHARS_MAX) -> str:
     """The beginning of a text on one line, without control characters."""
     cut = printable(text[: 2 * most].strip())
     return cut if len(cut) <= most and len(text) <= 2 * most else f"{cut[: most - 1]}…"
+
+
+def _short_and_safe(text: str) -> str:
+    """``short`` without secrets, which are replaced before the cut: a part of one is not found."""
+    return short(redacted(text[: 2 * MESSAGE_CHARS_MAX + OVERLAP_CHARS]))
 
 
 def first_text(
@@ -148,7 +154,7 @@ def first_text(
     """
     if not failures:
         where = listed(nodes, NODES_SHOWN)
-        text = short(summary)
+        text = _short_and_safe(summary)
         return f"{where}: {text}" if where and where not in text else text
     text = f"{process_text(failures[0])} failed first: {ending_text(failures[0])}"
     if early:

@@ -16,6 +16,7 @@ from ftcore.cli.ftctl import main
 from ftcore.events.envelope import Event
 from ftcore.events.node import NodeJoined
 from ftcore.events.worker import WorkerFailed, WorkersStarted
+from ftcore.faults.failure import MESSAGE_CHARS_MAX
 from ftcore.testing.driver import JobDriver
 
 
@@ -83,11 +84,14 @@ def test_what_is_made_to_be_pasted_has_no_secrets(tmp_path, capsys):
     driver = driven()
     driver.fail("node0", message="RuntimeError: login failed: password=hunter2secret")
     driver.settle()
+    cut = "x" * (MESSAGE_CHARS_MAX - 45)
+    driver.fail("node0", message=f"RuntimeError: {cut} login failed: password=hunter2secret{'y' * 900}")
+    driver.settle()
     store = archive(tmp_path / "demo.ftlog", driver.events)
     for argv in (["failures"], ["failures", "--format", "json"], ["logbook"], ["logbook", "--format", "json"]):
         assert main(["--store", store, *argv]) == 0
         out = capsys.readouterr().out
-        assert "login failed" in out and "hunter2secret" not in out
+        assert "login failed" in out and "hunter" not in out
 
 
 @pytest.mark.parametrize("option", [["--all"], ["--since", "1"]])
