@@ -54,6 +54,7 @@ def test_a_removal_found_by_another_request_is_reported() -> None:
             fault = site.server.faults.add(verbs=["patch"], resources=["configmaps"], code=403, times=None)
             async with led(site):
                 await until(lambda: site.runs(0), "a pod")
+                await until(lambda: site.server.faults.all()[0]["hits"], "a write of the config map")
             platform = site.open()
             assert await platform.capacity() is None
             site.remove_pod("llm-w0")

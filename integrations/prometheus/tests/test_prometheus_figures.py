@@ -77,7 +77,7 @@ def test_time_is_what_the_simulator_booked(nodes: int, rate: float) -> None:
     ledger = figures.ledger
     total, booked = sum(outcome.ledger.values()), sum(ledger.seconds.values())
     assert ledger.seconds["recompute"] / booked == pytest.approx(outcome.ledger["recompute"] / total, abs=0.001)
-    lost = sum(outcome.ledger[cause] for cause in ("detect", "decide", "restart", "load"))
+    lost = sum(outcome.ledger[cause] for cause in ("detect", "decide", "stop", "rendezvous", "start", "load"))
     assert ledger.seconds["recovery"] / booked == pytest.approx(lost / total, abs=0.001)
     trained = outcome.ledger["productive"] + outcome.ledger["checkpoint"]
     assert ledger.goodput == pytest.approx(trained / total, abs=0.001)
