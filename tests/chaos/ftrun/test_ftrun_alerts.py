@@ -98,8 +98,8 @@ def test_alert_has_the_first_failure(tmp_path: Path, chat: Chat) -> None:
         line = post["message"].splitlines()[1]
         assert line.startswith("rank 0 (local 0) on ") and "ValueError: no access with [redacted]" in line
         printed = json.loads(job.ftctl("failures", "--format", "json").stdout)
-        assert token in printed["first"]["py_callstack"] and token not in json.dumps(post)
-        assert json.loads(json.dumps(printed).replace(token, "[redacted]")) == post["first_failure"]
+        assert printed == post["first_failure"] and token not in json.dumps(post)
+        assert "no access with [redacted]" in printed["first"]["py_callstack"]
         job.stepped(2)
         job.finish()
         assert run.end() == 0
