@@ -56,25 +56,20 @@ def read_sacct(data: bytes, reading: FileReading, collected: Collected) -> None:
     columns = [name.strip() for name in lines[0].split("|")]
     reading.lines = len(lines)
     run = 0
-    jobs: set[str] = set()
+    first = ""
     for number, line in enumerate(lines[1:], 2):
         row = dict(zip(columns, line.split("|"), strict=False))
         job = row.get("JobID", "").strip()
         if not job or "." in job or not row.get("State", "").strip():
             reading.understood += "." in job
             continue
-        jobs.add(job)
-        if len(jobs) > 1:
-            collected.note(f"sacct lists several jobs; only {min(jobs, key=_order(lines))} was read")
+        first = first or job
+        if job != first:
+            collected.note(f"sacct lists several jobs; only the first one, {first}, was read: use `sacct -j JOB`")
             continue
         reading.understood += 1
         _record(row, f"{reading.name}:{number}", run, collected)
         run += 1
-
-
-def _order(lines: list[str]) -> Any:
-    text = "\n".join(lines)
-    return lambda job: text.find(job)
 
 
 def _record(row: dict[str, str], place: str, run: int, collected: Collected) -> None:

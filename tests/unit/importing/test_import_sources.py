@@ -73,6 +73,17 @@ def test_a_real_slurm_job() -> None:
     assert 0 <= result.failure.time / 1e9 - off.ns / 1e9 <= 18.5  # SlurmdTimeout is 10 s
 
 
+def test_real_records_of_sacct(tmp_path: Path) -> None:
+    """Slurm 22.05 with slurmdbd: one of the two nodes was switched off; the record of another job is left out."""
+    result = imported(DATA / "sacct")
+    assert (result.incidents[0].cls, result.incidents[0].nodes[0]) == ("node-lost", "h4")
+    assert [[member.node for member in event.data.members] for event in result.of("world.members")] == [["h2", "h4"]]
+    lines = (DATA / "sacct" / "sacct.txt").read_text().splitlines(keepends=True)
+    other = lines[1].replace("6|nodefail", "5|before")
+    (tmp_path / "sacct.txt").write_text("".join([lines[0], *lines[1:], other]))
+    assert any("only the first one, 6, was read" in note for note in imported(tmp_path).found.collected.notes)
+
+
 def test_goodput_counts_repeated_steps(slurm: Path) -> None:
     """The second run began at step 1000 although step 1290 had been reached: 29 reports are computed again."""
     ledger = GoodputLedger()
