@@ -292,7 +292,7 @@ def a_decision_depends_on_more_than_the_log(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(budget, "backoff_s", lambda *args: backoff_s(*args) + next(calls) / 1000)
 
 
-@plant("OwnFaultsStopNothing", AWAY)
+@plant("OwnFaultsStopNothing", {**AWAY, "faults": ("store_down",)})
 def a_new_master_grants_no_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "due", lambda deadline, led_since, lease_s: deadline)
 

@@ -27,11 +27,11 @@ def heal(one: Host, other: Host) -> None:
 
 
 def begin(job: Fleet, *flags: str, leader: str = "auto", nodes: int = 3) -> dict[str, Run]:
-    """Train DDP on the pair; beside it is a host that leads and, unless it only leads, trains as well."""
+    """Train DDP on the pair; beside it is the host that alone leads and, unless it only leads, trains as well."""
     runs = {LEADER: job.start_on(job[LEADER], "--leadership", leader, *flags, script="ddp.py")}
     job.wait("master.elected", host=LEADER)
     for name in NODES:
-        runs[name] = job.start_on(job[name], *flags, script="ddp.py")
+        runs[name] = job.start_on(job[name], "--leadership", "never", *flags, script="ddp.py")
         job.wait("node.joined", node=name)
     job.stepped(1, nodes=nodes)
     wait_until((job.cwd / "step.0").exists, "the first steps")

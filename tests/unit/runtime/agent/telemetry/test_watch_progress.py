@@ -208,11 +208,10 @@ def test_a_worker_that_computes_inside_one_call_is_active() -> None:
             while samples.usage(made[0].pid, {}).cpu_s < used.cpu_s + 0.2:
                 os.sched_yield()
             found = None
-            while found is None or "(in_the_deep)" not in found.stack:  # on a busy machine the first stacks come late
+            while found is None or found.held_s < 120.0:  # on a busy machine the first stacks come late
                 found = next(iter(node.wait(20.0)), found)
-            found = next(iter(node.wait(240.0)), found)
             assert found.state == "runs" and "(in_the_deep)" in found.stack
-            assert found.held_s >= 60.0 > found.still_s and found.silent_s is not None and found.silent_s > 80.0
+            assert found.still_s < 60.0 and found.silent_s is not None and found.silent_s > 80.0
     finally:
         stack.close()
 
