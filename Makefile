@@ -20,7 +20,7 @@ PACKAGES := $(filter-out integrations/ray/%,$(sort $(wildcard integrations/*/pyp
 INPUTS := pyproject.toml constraints.txt $(PACKAGES)
 
 
-.PHONY: help env dev demo test check etcd long bench docs transcript picture format build clean
+.PHONY: help env dev demo test check etcd long bench cuda docs transcript picture format build clean
 
 help:  ## print this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | while IFS=$$'\t' read -r name text; do \
@@ -48,6 +48,10 @@ long: dev etcd ## run the long tests, and record the date in benchmarks/RESULTS.
 
 bench: dev ## run every benchmark; each rewrites its section of benchmarks/RESULTS.md
 	@for file in $$(grep -l __main__ benchmarks/*.py | grep -v long_tests); do echo "make bench: $$file"; $(BIN)/python $$file; done
+
+cuda: dev ## run the tests and the benchmark that need a CUDA device
+	FTCORE_REQUIRE_CUDA=1 $(BIN)/python -m pytest -p no:cacheprovider -q -n 3 tests/cuda
+	$(BIN)/python benchmarks/checkpoints.py --device cuda
 
 docs: $(VENV)/.docs-made ## write docs/reference from the code, build the documentation site in build/site, check its links
 	$(BIN)/python docs/generate.py

@@ -10,7 +10,7 @@ House rules: nothing here communicates. A tensor that is registered twice (tied 
 import gc
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -29,6 +29,13 @@ EARLY_BYTES_MAX: Final = 64 << 20
 
 Versions could not replace the copy: batch normalisation writes its running statistics without counting it."""
 
+SMALL_BYTES: Final = 4 << 10
+"""Largest tensor on the CPU beside a state on a device that is copied at each step boundary, such as an optimizer's
+count of steps: the training thread changes it before the device has computed the step."""
+
+_COUNTED: Final = (torch.float32, torch.float64, torch.int64)
+"""Types of numbers that are copied in one call."""
+
 
 class StateEntry(NamedTuple):
     """A piece of the state, and its data.
@@ -46,6 +53,30 @@ class StateEntry(NamedTuple):
     early: bool
 
 
+class EarlyCopies(NamedTuple):
+    """Copies of tensors.
+
+    Args:
+        size: how many there are.
+        stacked: numbers of one type, with their places.
+        others: the other ones, with their places.
+    """
+
+    size: int
+    stacked: list[tuple[list[int], Any]]
+    others: list[tuple[int, Any]]
+
+    def tensors(self) -> list[Any]:
+        """The copies, in order."""
+        made: list[Any] = [None] * self.size
+        for places, numbers in self.stacked:
+            for at, number in zip(places, numbers.unbind(), strict=True):
+                made[at] = number
+        for at, each in self.others:
+            made[at] = each
+        return made
+
+
 class CollectedState(NamedTuple):
     """The tensors of this rank.
 
@@ -55,8 +86,10 @@ class CollectedState(NamedTuple):
         digest: equal for ranks that are replicas.
         tied: other names of tensors, and the name under which each is stored.
         early: what forward or backward may change.
+        copied: returns copies of the tensors of ``early``.
         late: the others.
         versions_of: returns the versions of the owners of ``late``.
+        device: the CUDA device that has all of ``late``; -1: there is none, or several.
     """
 
     entries: tuple[StateEntry, ...]
@@ -64,8 +97,10 @@ class CollectedState(NamedTuple):
     digest: str
     tied: dict[str, str]
     early: tuple[StateEntry, ...]
+    copied: Callable[[], EarlyCopies]
     late: tuple[StateEntry, ...]
     versions_of: Callable[[], list[int]]
+    device: int = -1
 
     @property
     def early_bytes(self) -> int:
@@ -89,7 +124,7 @@ class StateMoment(NamedTuple):
     collected: CollectedState
     records: dict[str, dict[str, Any]]
     rng: rng.CapturedRng
-    early: list[Any] | None
+    early: EarlyCopies | None
     mono: int
 
     def encoded(self, others: Mapping[int, str]) -> str:
@@ -203,7 +238,7 @@ class StateCollection:
         early = None
         if collected.early_bytes <= EARLY_BYTES_MAX:
             with torch.no_grad():
-                early = [entry.data.clone() for entry in collected.early]
+                early = collected.copied()
         return StateMoment(step, collected, records, rng.capture(), early, time.monotonic_ns())
 
     def collect(self) -> CollectedState:
@@ -235,13 +270,48 @@ class StateCollection:
                     if each.defining:
                         defining.update(msgspec.json.encode(piece))
         pieces, size = placed(piece for piece, _, _, _ in found)
+        on_device = any(data.device.type == "cuda" for _, data, _, _ in found)
         entries = tuple(
-            StateEntry(piece, data, owner, early) for piece, (_, data, owner, early) in zip(pieces, found, strict=True)
+            StateEntry(piece, data, owner, early or (on_device and _is_small(data)))
+            for piece, (_, data, owner, early) in zip(pieces, found, strict=True)
         )
         changing = tuple(entry for entry in entries if entry.early)
         late = tuple(entry for entry in entries if not entry.early)
         versions_of = _version_reader([entry.owner for entry in late])
-        return CollectedState(entries, size, defining.hexdigest(), tied, changing, late, versions_of)
+        return CollectedState(
+            entries, size, defining.hexdigest(), tied, changing, _copier(changing), late, versions_of, _device_of(late)
+        )
+
+
+def _is_small(data: Any) -> bool:
+    return bool(data.device.type == "cpu" and data.nbytes <= SMALL_BYTES)
+
+
+def _device_of(entries: Iterable[StateEntry]) -> int:
+    """The CUDA device that has all data, or -1."""
+    devices = {entry.data.device for entry in entries if entry.piece.bytes}
+    device = devices.pop() if len(devices) == 1 else None
+    return int(device.index) if device is not None and device.type == "cuda" else -1
+
+
+def _copier(entries: Sequence[StateEntry]) -> Callable[[], EarlyCopies]:
+    """Return what copies tensors: numbers on the CPU in one call for each type, since each parameter may have one."""
+    numbers: dict[Any, list[int]] = {}
+    for at, entry in enumerate(entries):
+        if not entry.piece.shape and entry.data.device.type == "cpu" and entry.data.dtype in _COUNTED:
+            numbers.setdefault(entry.data.dtype, []).append(at)
+    stacked = [(places, [entries[at].data for at in places]) for places in numbers.values()]
+    alone = set(range(len(entries))).difference(*numbers.values())
+    others = [(at, entries[at].data) for at in sorted(alone)]
+
+    def copied() -> EarlyCopies:
+        return EarlyCopies(
+            len(entries),
+            [(places, torch.stack(data)) for places, data in stacked],
+            [(at, data.clone()) for at, data in others],
+        )
+
+    return copied
 
 
 def _version_reader(owners: list[Any]) -> Callable[[], list[int]]:

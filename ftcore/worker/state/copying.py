@@ -12,6 +12,7 @@ House rules: a copy reads the tensors' memory only. It is valid if no tensor's v
 nothing writes them on a device before its events.
 """
 
+import contextlib
 import ctypes
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
@@ -159,7 +160,11 @@ def pin(view: memoryview, device: int) -> bool:
         return False
     with torch.cuda.device(device):
         address = torch.frombuffer(view, dtype=torch.uint8).data_ptr()
-        return int(torch.cuda.cudart().cudaHostRegister(address, len(view), _PORTABLE)) == 0
+        if int(torch.cuda.cudart().cudaHostRegister(address, len(view), _PORTABLE)) == 0:
+            return True
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device="cuda")  # CUDA raises the error again at this thread's next kernel: this one
+        return False
 
 
 def unpin(view: memoryview, device: int) -> None:

@@ -1,7 +1,8 @@
 """Fills memory of registered tensors from saved shards: each rank reads the slices that overlap its own.
 
 A slice is copied from where it was read, which is staging memory or the buffer of this slice: large ones by several
-threads, so that the pages of memory that is new are made by several processors.
+threads, so that the pages of memory that is new are made by several processors. To a CUDA device they go through two
+page-locked buffers, one of which is filled while the other one is sent.
 
 House rules: bytes of storage are verified before they are copied; memory is checked when the shards are closed. At
 most one slice of a file is in memory. Python values are not read here. ``torch.distributed.checkpoint`` is not
@@ -25,6 +26,9 @@ from ftcore.worker.state.shards import SavedShards
 
 CHUNK_BYTES: Final = 4 << 20
 """What a thread copies at a time; smaller tensors are copied by the caller."""
+
+SENT_BYTES: Final = 32 << 20
+"""Size of a page-locked buffer."""
 
 THREADS_MAX: Final = 8
 """More threads are no faster: they share the bandwidth of the memory."""
@@ -78,6 +82,7 @@ class CopyThreads:
     def __init__(self, count: int) -> None:
         self._count = count
         self._pool: ThreadPoolExecutor | None = None
+        self._sending: list[tuple[Any, Any]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -85,14 +90,22 @@ class CopyThreads:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._pool is not None:
             self._pool.shutdown()
+        for _, sent in self._sending:
+            sent.synchronize()
 
     def copy(self, target: Any, source: Any) -> None:
-        """Copy a tensor into another one of its shape, and wait for it."""
-        if self._count < 2 or target.nbytes <= CHUNK_BYTES or not _are_same_bytes(target, source):
+        """Copy a tensor into another one of its shape; one on a device has the data when the context ends."""
+        if target.nbytes <= CHUNK_BYTES or not _are_same_bytes(target, source):
             write(target, source)
-            return
+        elif target.device.type == "cuda":
+            self._send(target, source)
+        elif self._count < 2:
+            write(target, source)
+        else:
+            self._move(int(target.data_ptr()), int(source.data_ptr()), int(target.nbytes))
+
+    def _move(self, to: int, begin: int, size: int) -> None:
         self._pool = self._pool or ThreadPoolExecutor(self._count, "ftcore-fill")
-        to, begin, size = int(target.data_ptr()), int(source.data_ptr()), int(target.nbytes)
 
         def move(at: int) -> None:
             memmove(to + at, begin + at, min(CHUNK_BYTES, size - at))
@@ -100,11 +113,27 @@ class CopyThreads:
         for _ in self._pool.map(move, range(0, size, CHUNK_BYTES)):
             pass
 
+    def _send(self, target: Any, source: Any) -> None:
+        """Copy to a device; the source may be freed at once."""
+        to = target.reshape(-1).view(torch.uint8)
+        begin, size = int(source.data_ptr()), int(source.nbytes)
+        while len(self._sending) < 2:
+            self._sending.append((torch.empty(SENT_BYTES, dtype=torch.uint8, pin_memory=True), torch.cuda.Event()))
+        for at in range(0, size, SENT_BYTES):
+            buffer, sent = self._sending.pop(0)
+            sent.synchronize()
+            part = min(SENT_BYTES, size - at)
+            self._move(int(buffer.data_ptr()), begin + at, part)
+            with torch.cuda.device(target.device):
+                to[at : at + part].copy_(buffer[:part], non_blocking=True)
+                sent = torch.cuda.current_stream().record_event()
+            self._sending.append((buffer, sent))
+
 
 def _are_same_bytes(target: Any, source: Any) -> bool:
     """Whether a tensor is a copy of the other one if its bytes are."""
-    on_cpu = target.device.type == source.device.type == "cpu"
-    return bool(on_cpu and target.dtype == source.dtype and is_plain(target) and is_plain(source))
+    is_known = source.device.type == "cpu" and target.device.type in ("cpu", "cuda")
+    return bool(is_known and target.dtype == source.dtype and is_plain(target) and is_plain(source))
 
 
 def tensor_of(piece: Piece, data: memoryview) -> Any:

@@ -9,7 +9,8 @@ that goes to storage, the first rank of a group adds the values of the others: a
 
 When other ranks have died, the keeper orders to stage the complete state; a rank whose step fails does it by itself.
 The first living rank of a group on each node then stages the tensors. The step is that of the last boundary, and
-tensors are complete unless an optimizer has stepped since.
+tensors are complete unless an optimizer has stepped since; on a device, unless it has reached the optimizer's step
+(see ``boundaries``).
 
 House rules: an error of ours ends a staging, never the training, and is one line on standard error. The training thread
 never waits for the keeper, the storage or another rank.
@@ -32,9 +33,11 @@ from ftcore.shm.staging import StagingSlot, needed
 from ftcore.worker._hooks import when_imported
 from ftcore.worker._keeper import KeeperClient, StagingPair
 from ftcore.worker.state import copying, replicas
-from ftcore.worker.state.collect import CollectedState, StateCollection, StateMoment
+from ftcore.worker.state.boundaries import PassedBoundaries, PassedBoundary
+from ftcore.worker.state.collect import CollectedState, StateCollection
 from ftcore.worker.state.copying import PendingCopies, StagedData
 from ftcore.worker.state.replicas import RankLink, ReplicaGroups, ReplicaStore
+from ftcore.worker.state.staging_job import POLL_S, StagingJob
 
 AGREE_S: Final = 60.0
 """Timeout in seconds of the exchange of digests."""
@@ -65,28 +68,6 @@ class Preparation(NamedTuple):
     here: RankLink
 
 
-class StagingJob:
-    """One staging.
-
-    Args:
-        moment: what forward and backward change.
-        after: events of CUDA streams after which the tensors have their values, by device.
-        persist: whether the shard goes to storage.
-        ordered: other ranks may have died: wait for none.
-    """
-
-    def __init__(self, moment: StateMoment, after: dict[int, Any], persist: bool, ordered: bool = False) -> None:
-        self.moment, self.after, self.persist, self.ordered = moment, after, persist, ordered
-        self.versions = moment.collected.versions_of()
-        self.here = replicas.link()
-        self.early_copied = threading.Event()
-        self.copied = threading.Event()
-        self.done = threading.Event()
-        self.events: list[tuple[int, Any]] = []
-        self.error = "it was not staged"
-        self.slot = -1
-
-
 class StateStager:
     """Stages the registered state.
 
@@ -101,12 +82,8 @@ class StateStager:
         self._jobs: queue.SimpleQueue[StagingJob | Preparation] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._job: StagingJob | None = None
-        self._moment: StateMoment | None = None
-        self._moment_steps = 0
-        self._after: dict[int, Any] = {}
+        self._boundaries = PassedBoundaries()
         self._device = -1
-        self._steps = 0
-        self._in_step = False
         self._hurry = threading.Event()
         self._store = ReplicaStore(self._hurry)
         self._groups: ReplicaGroups | None = None
@@ -143,12 +120,12 @@ class StateStager:
         Raises:
             ValueError: something cannot be saved.
         """
-        if self._moment is not None and (self._moment.step, self._moment_steps) == (step, self._steps):
+        if self._boundaries.is_at(step):
             return
         moment = self._collection.moment(step)
         self._use_device()
         with self._changed:
-            self._moment, self._moment_steps, self._after = moment, self._steps, copying.queued()
+            self._boundaries.add(moment, copying.queued())
             self._changed.notify_all()
 
     def save(self, step: int, persist: bool, wait: bool = False) -> None:
@@ -167,14 +144,15 @@ class StateStager:
         if previous is not None:
             previous.done.wait()
         self.boundary(step)
-        assert self._moment is not None
-        job = StagingJob(self._moment, self._after, persist)
+        boundary = self._boundaries.newest
+        assert boundary is not None
+        job = StagingJob(boundary, persist)
         with self._changed:
             self._job = job
         self._jobs.put(job)
-        if not self._collection.has_optimizer and not self._steps:
+        if not self._collection.has_optimizer and not self._boundaries.steps:
             job.copied.wait()  # the script has no optimizer whose step could wait
-        elif self._moment.early is None:
+        elif job.moment.early is None:
             job.early_copied.wait()
         if wait:
             job.done.wait()
@@ -210,7 +188,7 @@ class StateStager:
             with self._changed:
                 job = self._job
                 if job is None or job.copied.is_set():
-                    self._in_step = True
+                    self._boundaries.begin_step(self._device)
                     break
             began = time.monotonic_ns()
             job.copied.wait()
@@ -223,8 +201,7 @@ class StateStager:
     def after_step(self) -> None:
         """Count a step of an optimizer."""
         with self._changed:
-            self._in_step = False
-            self._steps += 1
+            self._boundaries.end_step()
             self._changed.notify_all()
 
     # -- orders thread
@@ -258,20 +235,27 @@ class StateStager:
     def _stage_now(self, soon_s: float) -> tuple[int, int]:
         began = time.monotonic()
         with self._changed:
-            while why := self._why_incomplete():
+            while True:
+                waited_s = time.monotonic() - began
+                found, why = self._complete(waited_s)
+                if found is not None:
+                    break
                 limit_s = STAGE_S if self._is_copying() else soon_s
-                if not self._changed.wait(max(0.0, began + limit_s - time.monotonic())):
+                if not self._boundaries.why_passed():
+                    limit_s = max(limit_s, SOON_S)  # the state is complete once the device has computed it
+                if waited_s >= limit_s:
                     raise RuntimeError(why)
-            assert self._moment is not None
+                self._changed.wait(limit_s - waited_s if self._device < 0 else POLL_S[1])
             step, slot, is_complete = self._sealed
-            if step == self._moment.step and (is_complete or not self._must_stage_now()):
+            if step == found.moment.step and (is_complete or not self._must_stage_now()):
                 return step, slot
-            if self._moment.early is None:
+            if found.moment.early is None:
                 raise RuntimeError(
-                    f"step {self._moment.step} was not saved, and forward and backward change more state than is "
+                    f"step {found.moment.step} was not saved, and forward and backward change more state than is "
                     "copied at each step (64 MiB)"
                 )
-            job = self._job = StagingJob(self._moment, self._after, persist=False, ordered=True)
+            held = found is not self._boundaries.newest or bool(self._boundaries.why_passed())
+            job = self._job = StagingJob(found, persist=False, ordered=True, held=held)
         self._jobs.put(job)
         if not job.done.wait(STAGE_S):
             raise RuntimeError(f"the copy did not end within {STAGE_S:.0f} s")
@@ -279,22 +263,24 @@ class StateStager:
             raise RuntimeError(job.error)
         return job.moment.step, job.slot
 
+    def _complete(self, waited_s: float) -> tuple[PassedBoundary | None, str]:
+        """A boundary whose state is complete, or why there is none; a newer one is waited for up to ``SOON_S``."""
+        if self._is_copying():
+            return None, "an earlier copy is still in progress"
+        newest, why = self._boundaries.newest, self._boundaries.why_passed()
+        if newest is not None and not why:
+            if newest.is_reached():
+                return newest, ""
+            why = f"the device has not reached the boundary of step {newest.moment.step}"
+            if waited_s < SOON_S:
+                return None, why
+        return self._boundaries.held(), why
+
     def _must_stage_now(self) -> bool:
         return self._groups is None or self._groups.stages_now()
 
     def _is_copying(self) -> bool:
         return self._job is not None and not self._job.done.is_set()
-
-    def _why_incomplete(self) -> str:
-        if self._is_copying():
-            return "an earlier copy is still in progress"
-        if self._moment is None:
-            return "no step boundary was reached since the start"
-        if self._in_step:
-            return "an optimizer's step is in progress"
-        if self._moment_steps != self._steps:
-            return f"an optimizer has stepped since the boundary of step {self._moment.step}"
-        return ""
 
     # -- staging thread
 
@@ -398,9 +384,10 @@ class StateStager:
 
     def _copy(self, job: StagingJob, data: StagedData) -> None:
         collected = job.moment.collected
-        copies = PendingCopies(job.after)
+        job.await_device(self._hurry)
+        copies = PendingCopies(job.boundary.after)
         if job.moment.early is not None:
-            copies.start(data.plan([entry.piece for entry in collected.early], job.moment.early))
+            copies.start(data.plan([entry.piece for entry in collected.early], job.moment.early.tensors()))
         else:
             copies.start(data.plan([entry.piece for entry in collected.early], [e.data for e in collected.early]))
             copies.finish()
@@ -411,7 +398,10 @@ class StateStager:
         job.events = copies.events()
         job.copied.set()
         copies.finish()
-        if versions != job.versions:
+        if job.held:
+            if not job.boundary.is_held():
+                raise RuntimeError("the device has gone on while it was copied")
+        elif versions != job.versions:
             found = zip(late, job.versions, versions, strict=True)
             names = {entry.piece.name for entry, before, after in found if before != after}
             self._collection.copy_early(names)
