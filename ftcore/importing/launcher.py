@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import attrs
 
-from ftcore.importing.model import Act
+from ftcore.importing.model import Act, SourceTime
 
 
 @attrs.frozen(kw_only=True)
@@ -19,11 +19,15 @@ class LauncherLine:
         act: what happened.
         fields: the further fields of the sighting.
         begins: a new attempt begins with this line.
+        attempt: number of the attempt, if the line has it.
+        when: the time, if the line has another one than its stamp.
     """
 
     act: Act
     fields: dict[str, object] = attrs.field(factory=dict)
     begins: bool = False
+    attempt: int | None = None
+    when: SourceTime | None = None
 
 
 def _failed(found: "re.Match[str]") -> LauncherLine:

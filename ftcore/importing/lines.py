@@ -17,7 +17,8 @@ from ftcore.faults.table import table
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.faults.text import Diagnosis, TextReader, classify_text
 from ftcore.ids import SECOND
-from ftcore.importing.launcher import SummaryEntry, SummaryReader, read_launcher_line
+from ftcore.importing.elastic_events import MARK, ElasticEvents
+from ftcore.importing.launcher import LauncherLine, SummaryEntry, SummaryReader, read_launcher_line
 from ftcore.importing.model import UNKNOWN, Act, Collected, FileReading, Sighting, SourceTime, TimedLine
 from ftcore.importing.stamps import read_time, stamp_of
 
@@ -106,6 +107,7 @@ class LineReader:
         self._undated: list[int] = []
         self._last: SourceTime | None = None
         self._summary = SummaryReader()
+        self._events = ElasticEvents()
         self._trouble = False
         self._restarting = False
         self._begun = False
@@ -131,6 +133,10 @@ class LineReader:
         speaker = speakers.speaker(line)
         rank = int(speaker) if speaker.isdecimal() else None
         text = _PREFIX.sub("", line)
+        event = self._events.read(line) if MARK in line else None
+        if event is not None:
+            self._launcher(event, number, line, when, rank)
+            return
         if not self._fixed:
             half = LINE_CHARS // 2
             self._text.add(line if len(line) <= LINE_CHARS else f"{line[:half]} ... {line[-half:]}")
@@ -139,7 +145,7 @@ class LineReader:
             self._failure(entry)
         said = read_launcher_line(line)
         if said is not None:
-            self._launcher(said.act, number, line, when, rank, said.fields, begins=said.begins)
+            self._launcher(said, number, line, when, rank)
             return
         if self._in_summary(text):
             return
@@ -203,28 +209,23 @@ class LineReader:
         }
         return Sighting(**{**known, **{name: value for name, value in fields.items() if value not in (None, "")}})
 
-    def _launcher(
-        self,
-        act: Act,
-        number: int,
-        line: str,
-        when: SourceTime,
-        rank: int | None,
-        fields: dict[str, Any],
-        *,
-        begins: bool,
-    ) -> None:
+    def _launcher(self, said: LauncherLine, number: int, line: str, when: SourceTime, rank: int | None) -> None:
         self._reading.understood += 1
+        act, fields, begins = said.act, said.fields, said.begins
         if not self._fixed:
             named = _ATTEMPT.search(line)
-            if named is not None and begins:
+            if said.attempt is not None:
+                self._next_attempt(said.attempt)
+            elif named is not None and begins:
                 self._next_attempt(int(named[1]))
             elif (begins and self._trouble) or (
                 act in (Act.FAILED, Act.STOPPED) and "pid" in fields and self._restarting
             ):
                 self._next_attempt(self._attempt + 1)
-        given = {"text": line[:2000], **fields}
-        self._keep(self._sighting(act, number, when, given.pop("rank", rank), **given))
+        given: dict[str, Any] = {"text": line[:2000], **fields}
+        if self._host:
+            given.pop("host", None)
+        self._keep(self._sighting(act, number, said.when or when, given.pop("rank", rank), **given))
         if act is Act.FAILED:
             # torchrun reports one failure of an attempt, after it has stopped the other workers
             self._trouble = True

@@ -70,6 +70,28 @@ def read_error(data: bytes, name: str, where: WorkerPath, host: str) -> Sighting
         where: its place in the layout.
         host: its host.
     """
+    found = failure_of(data)
+    if found is None:
+        return None
+    text, callstack, when = found
+    return Sighting(
+        act=Act.FAILED,
+        place=name,
+        when=when,
+        host=host,
+        attempt=where.attempt,
+        local_rank=where.local_rank,
+        text=text,
+        callstack=callstack,
+    )
+
+
+def failure_of(data: bytes) -> tuple[str, str, SourceTime] | None:
+    """Message, traceback and time of a document of torchrun's error files; None: it is none.
+
+    Args:
+        data: the document as JSON.
+    """
     try:
         document = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -85,19 +107,10 @@ def read_error(data: bytes, name: str, where: WorkerPath, host: str) -> Sighting
         seconds = int(stamp) if isinstance(stamp, str | int) else None
     except ValueError:
         seconds = None
-    known = seconds is not None and 0 < seconds < 1 << 33
-    return Sighting(
-        act=Act.FAILED,
-        place=name,
-        when=SourceTime(ns=seconds * SECOND, error_s=1.0, basis="field")
-        if known and seconds is not None
-        else SourceTime(),
-        host=host,
-        attempt=where.attempt,
-        local_rank=where.local_rank,
-        text=inner[:TEXT_MAX],
-        callstack=stack[-TEXT_MAX:] if isinstance(stack, str) else "",
-    )
+    when = SourceTime()
+    if seconds is not None and 0 < seconds < 1 << 33:
+        when = SourceTime(ns=seconds * SECOND, error_s=1.0, basis="field")
+    return inner[:TEXT_MAX], stack[-TEXT_MAX:] if isinstance(stack, str) else "", when
 
 
 def zone_offset(collected: Collected) -> dict[str, float]:

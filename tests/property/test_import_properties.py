@@ -29,6 +29,12 @@ PIECES = (
     b'{"apiVersion": "v1", "kind": "List", "items": [{"kind": "Event", "reason": "Evicted", "involvedObject": '
     b'{"kind": "Pod", "name": "p"}, "lastTimestamp": "2026-11-24T01:00:00Z"}, 7, {"kind": "Pod"}]}',
     b'{"message": {"message": "ValueError: x", "extraInfo": {"timestamp": "1795482000", "py_callstack": 7}}}',
+    b'{"name": "torchelastic.worker.status.START", "source": "WORKER", "metadata": {"state": "START", "hostname": '
+    b'"n1", "global_rank": 5, "worker_id": "8", "metadata": "{\\"local_rank\\": [1]}", "agent_restarts": 1}}\n',
+    b'{"name": "torchelastic.worker.status.FAILED", "source": "WORKER", "metadata": {"state": "FAILED", "hostname": 3, '
+    b'"global_rank": [], "raw_error": "{", "metadata": "{\\"exit_code\\": [-9]}", "agent_restarts": "2"}}\n',
+    b'{"name": "torchelastic.worker.status.FAILED", "source": "AGENT", "metadata": {"state": "FAILED"}}\n',
+    b'{"name": "torchelastic.worker.status.X", "metadata": 7}\n',
     b"\x1b[31m\xff\xfe\r\n",
     b'Traceback (most recent call last):\n  File "a.py", line 1\n    x\nValueError: x\n',
 )

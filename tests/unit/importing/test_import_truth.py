@@ -46,6 +46,28 @@ def test_class_culprit_time_and_step(case: str) -> None:
     assert found.data.step == step - 1
 
 
+@pytest.mark.parametrize(
+    ("case", "cls", "code", "at"),
+    [("exception", "user-code", 1, 1795666042.3), ("kill", "signal-preemption", -9, 1795666048.9)],
+)
+def test_the_event_log_of_torchrun(case: str, cls: str, code: int, at: float) -> None:
+    """It alone shows who failed first, with what, and when, to the second; and that the job failed."""
+    result = imported(DATA / "events" / f"{case}.jsonl")
+    (incident,) = result.incidents
+    assert (incident.cls, rank_at_root(result), result.failure.data.exitcode) == (cls, 1, code)
+    assert abs(result.failure.time / SECOND - at) <= 1.5
+    assert [event.data.outcome for event in result.of("job.finished")] == ["failed"]
+    assert [event.data.slots for event in result.of("node.joined")] == [3]
+
+
+def test_the_event_log_of_a_restart() -> None:
+    """Why an attempt ended is not in it; that another one began, is."""
+    result = imported(DATA / "events" / "restart.jsonl")
+    assert [event.data.round for event in result.of("round.started")] == [1, 2]
+    assert [event.data.outcome for event in result.of("job.finished")] == ["succeeded"]
+    assert result.of("policy.loaded")[0].data.source == "torchrun"
+
+
 def test_a_restart_is_a_new_round_with_its_lost_steps() -> None:
     """torchrun started all workers again: round 2 resolves the incident, and five steps were computed twice."""
     result = imported(DATA / "restart")
