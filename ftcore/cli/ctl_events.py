@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from ftcore.cli.ctl_lines import style_of, summary
 from ftcore.cli.ctl_output import clock, columns, date, paint, print_json, say, wants_colour
-from ftcore.cli.ctl_store import opened
+from ftcore.cli.ctl_reading import LogReading, opened_reading
 from ftcore.errors import LogCorrupt, NotFound, Truncated
 from ftcore.events.envelope import Event
 from ftcore.events.registry import Kind
@@ -34,14 +34,15 @@ async def events(args: argparse.Namespace) -> int:
             a node or incident may still appear.
     """
     show = _show_json if args.format == "json" else Lines(args).show
-    async with opened(args) as log:
+    async with opened_reading(args) as reading:
+        log = reading.log
         since, until = [await settled_bound(bound, log) for bound in (args.since, args.until)]
         selection = Selection(since=since, until=until, types=args.type, node=args.node, incident=args.incident)
         selector = Selector(selection)
         shown, code = False, 0
         if Names().unknown(named := Selection(types=args.type)):
-            await _require_known(named, log)  # the log of a newer release may have types that this ftcore does not know
-        async for event, missing in _readable(log, Seq(selection.after), args.follow):
+            await _require_known(named, reading)  # a newer release may have types that this ftcore does not know
+        async for event, missing in _readable(reading, Seq(selection.after), args.follow):
             if missing is not None and (since is None or since.compare(event) > 0):
                 say(hinted(f"{missing}; showing the events in the store", args))
                 code = missing.exit_code
@@ -53,27 +54,27 @@ async def events(args: argparse.Namespace) -> int:
                 if args.follow:
                     sys.stdout.flush()
         if not shown:
-            await _require_known(selection, log)
+            await _require_known(selection, reading)
             if args.format == "table":
                 say("no events match the selection")
-    return code
+    return code or reading.exit_code
 
 
-async def _require_known(selection: Selection, log: AppendOnlyLog) -> None:
+async def _require_known(selection: Selection, reading: LogReading) -> None:
     """Refuse names that are not in the log: an empty answer would suggest that nothing happened to them."""
     names = Names()
-    async for event, _ in _readable(log, Seq(0), follow=False):
+    async for event, _ in _readable(reading, Seq(0), follow=False):
         names.feed(event)
     if problem := names.unknown(selection):
-        raise NotFound(f"{log.job}: {problem}")
+        raise NotFound(f"{reading.log.job}: {problem}")
 
 
-async def _readable(log: AppendOnlyLog, after: Seq, follow: bool) -> AsyncIterator[tuple[Event, Truncated | None]]:
+async def _readable(reading: LogReading, after: Seq, follow: bool) -> AsyncIterator[tuple[Event, Truncated | None]]:
     """Yield the events that can be read, each with the error about events missing directly before it."""
     missing: Truncated | None = None
     while True:
         try:
-            async for event in log.follow(after) if follow else log.read(after):
+            async for event in reading.log.follow(after) if follow else reading.events(after):
                 yield event, missing
                 missing = None
             return

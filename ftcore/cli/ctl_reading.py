@@ -70,6 +70,11 @@ class LogReading:
         if self.error is None or last < self.ends:
             self.error, self.ends = error, Seq(last)
 
+    async def note_cut(self) -> None:
+        """Note that the log ends before its end, for a command that reads the log by itself."""
+        if self.cut is not None:
+            self.stop(await self.log.last_seq(), self.cut)
+
     async def events(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """The events ``after < seq <= until``, up to the first one that the log cannot give."""
         last = after
@@ -82,8 +87,8 @@ class LogReading:
             if until is None or last < until:  # an archive is verified to its end, also if a part is asked for
                 self.stop(last, error)
             return
-        if self.cut is not None and (until is None or until > await self.log.last_seq()):
-            self.stop(await self.log.last_seq(), self.cut)
+        if until is None or until > await self.log.last_seq():
+            await self.note_cut()
 
     async def feed(
         self,
@@ -167,8 +172,7 @@ async def opened_reading(args: argparse.Namespace) -> AsyncIterator[LogReading]:
         try:
             yield reading
         except FtcoreError:
-            if cut is not None:
-                reading.stop(await log.last_seq(), cut)  # what was not found may be in the part that is lost
+            await reading.note_cut()  # what was not found may be in the part that is lost
             raise
         finally:
             reading.tell()

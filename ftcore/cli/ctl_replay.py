@@ -10,7 +10,6 @@ import attrs
 from ftcore.cli.ctl_known import change_line, known_state, seq_of, shown_state
 from ftcore.cli.ctl_output import indented, print_json, say, written
 from ftcore.cli.ctl_reading import LogReading, opened_reading
-from ftcore.cli.ctl_store import opened
 from ftcore.errors import UnknownEvent, UsageError
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
@@ -152,17 +151,19 @@ def _event_json(event: Event | None) -> dict[str, Any] | None:
 
 async def export_log(args: argparse.Namespace) -> int:
     """Write the log to a file, or to standard output, as an archive or in a format of an installed package."""
-    from ftcore.logs.archive import ArchiveWriter, copy
+    from ftcore.logs.archive import ArchiveWriter
 
     path = None if args.output == STDOUT else Path(args.output)
     if args.format != FTLOG:
         return await _export_as(export_format(args.format), path, args)
-    async with opened(args) as log:
+    async with opened_reading(args) as reading:
+        log = reading.log
         with ArchiveWriter(path, log.job) as writer:
-            await copy(log, writer)
+            async for event in reading.events():
+                writer.add(event)
     where = written(path, "the archive" if writer.replaced else "")
     say(f"wrote {plural(writer.events, 'event')} of {log.job} to {where}")
-    return 0
+    return reading.exit_code
 
 
 async def _export_as(form: ExportFormat, path: Path | None, args: argparse.Namespace) -> int:
@@ -174,9 +175,10 @@ async def _export_as(form: ExportFormat, path: Path | None, args: argparse.Names
             read += 1
             yield event
 
-    async with opened(args) as log:
+    async with opened_reading(args) as reading:
+        log = reading.log
         with OutFile(path, FileKind(name=form.name, begins=form.begins, mode=0o600)) as out:
-            await form.write(log.job, counted(log.read()), out)
+            await form.write(log.job, counted(reading.events()), out)
     where = written(path, "the file" if out.replaced else "")
     say(f"wrote {plural(read, 'event')} of {log.job} to {where}")
-    return 0
+    return reading.exit_code

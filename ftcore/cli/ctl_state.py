@@ -1,5 +1,6 @@
 """The newest state of a log, which a command folds; apart from ``ctl_store``, whose importers may need no state."""
 
+from ftcore.cli.ctl_reading import LogReading
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobProgressed
 from ftcore.ids import Seq
@@ -36,9 +37,10 @@ class StepClock:
             self._step, self.at = step, event.time
 
 
-async def state_and_step_time(log: AppendOnlyLog) -> tuple[JobState, int | None]:
-    """``current_state``, and when its newest step became known; None if that is before the newest snapshot."""
-    restored = await recall(log, None)
+async def state_and_step_time(reading: LogReading) -> tuple[JobState, int | None]:
+    """``current_state`` as far as the log can be read, and when its newest step became known; None if that is before
+    the newest snapshot."""
+    restored = await recall(reading.log, None)
     folder, clock = Folder(restored.state), StepClock(restored.state)
-    await read_async(log.read(Seq(restored.state.seq)), folder, clock)
+    await reading.feed(folder, clock, after=Seq(restored.state.seq))
     return folder.state, clock.at

@@ -5,8 +5,9 @@ import time
 from typing import TYPE_CHECKING
 
 from ftcore.cli.ctl_output import clock, console, date, print_json, table
+from ftcore.cli.ctl_reading import opened_reading
 from ftcore.cli.ctl_state import current_state, state_and_step_time
-from ftcore.cli.ctl_store import jobs_shown, joined, opened
+from ftcore.cli.ctl_store import jobs_shown, joined
 from ftcore.engine.nan import REMEDIES
 from ftcore.errors import FtcoreError
 from ftcore.ids import SECOND
@@ -118,15 +119,16 @@ async def status(args: argparse.Namespace) -> int:
         from ftcore.cli import ctl_nodes
 
         return await ctl_nodes.nodes(args)
-    async with opened(args) as log:
-        state, step_time = await state_and_step_time(log)
+    async with opened_reading(args) as reading:
+        log = reading.log
+        state, step_time = await state_and_step_time(reading)
         job = status_of(state, log.job)
         leader = await log.leader()
         space = await log.space()
         floor = await log.floor()
     if args.format == "json":
         print_json(job.to_json())
-        return 0
+        return reading.exit_code
     from rich.text import Text
 
     out = console()
@@ -154,7 +156,7 @@ async def status(args: argparse.Namespace) -> int:
     if job.held or job.paused:
         print(f"\ncontinue with: {hinted('ftctl resume', args)}")  # printed on one line, so that it can be copied
     _print_nodes(out, job)
-    return 0
+    return reading.exit_code
 
 
 def _facts(job: JobStatus, args: argparse.Namespace) -> "Table":

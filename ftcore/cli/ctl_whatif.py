@@ -4,10 +4,9 @@ import argparse
 from typing import Any
 
 from ftcore.cli.ctl_output import console, print_json, table
+from ftcore.cli.ctl_reading import opened_reading
 from ftcore.cli.ctl_simulate import policy_of
-from ftcore.cli.ctl_store import opened
 from ftcore.policies.assumed import assumption_note, read_assumed
-from ftcore.replay.reading import read_async
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
 from ftcore.sim.whatif.compare import Compared, WhatIf
@@ -23,8 +22,8 @@ async def run(args: argparse.Namespace) -> int:
     if args.profile is not None:
         known = profile(args.profile)
         reader = WhatIf(other, Costs().changed(known.costs, known.name), (known.device_share, known.name), assumed)
-    async with opened(args) as log:
-        await read_async(log.read(), reader)
+    async with opened_reading(args) as reading:
+        await reading.feed(reader)
     compared = reader.compared()
     if args.format == "json":
         print_json(
@@ -48,7 +47,7 @@ async def run(args: argparse.Namespace) -> int:
             console().print(
                 f"assumed to pass, because only a master can ask them: {', '.join(reader.not_asked)}", style="quiet"
             )
-    return 0
+    return reading.exit_code
 
 
 def _total(compared: list[Compared]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from ftcore.events.codec import GENESIS, chain, decode, encode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName
 from ftcore.logs.outfile import FileKind, OutFile
-from ftcore.ports import AppendOnlyLog
 
 FORMAT = 1
 """The format written, and the newest that can be read."""
@@ -121,12 +120,6 @@ class ArchiveWriter:
 
     def _line(self, line: bytes) -> None:
         self._out.write(line + b"\n")
-
-
-async def copy(log: AppendOnlyLog, writer: ArchiveWriter) -> None:
-    """Write all current events of a log."""
-    async for event in log.read():
-        writer.add(event)
 
 
 def read_header(path: Path) -> ArchiveHeader:

@@ -25,9 +25,10 @@ or fields that earlier logs lack needs no revision.
 | 16 | after a rollback, a round resumes from a checkpoint committed since, also before the plan has succeeded |
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ftcore.states.model import JobState
+if TYPE_CHECKING:
+    from ftcore.states.model import JobState
 
 LACK_ONCE: Final = 1
 
@@ -65,6 +66,6 @@ NEWEST: Final = 16
 """The revision of masters of this ftcore."""
 
 
-def follows(job: JobState, revision: int) -> bool:
+def follows(job: "JobState", revision: int) -> bool:
     """Whether the leading master decides by this revision of the rules or a later one."""
     return job.master is not None and job.master.decides >= revision

@@ -234,6 +234,15 @@ def test_a_log_that_ends_early(tmp_path, capsys, monkeypatch, kind):
         out, err = capsys.readouterr()
         assert json.loads(out), command
         assert (f"ftctl: the log could be read up to event {last}: " in err) is (code != 0), command
+    for command in ("status", "events"):
+        assert main(["--store", store, command, "--format", "json"]) == 1, command
+        out, err = capsys.readouterr()
+        assert json.loads(out.splitlines()[-1])["seq" if command == "events" else "last_seq"] == last
+        assert f"ftctl: the log could be read up to event {last}: " in err, command
+    assert main(["--store", store, "export", "-o", f"{tmp_path}/copied.ftlog"]) == 1
+    assert f"up to event {last}: " in capsys.readouterr().err
+    assert main(["--store", f"file:{tmp_path}/copied.ftlog", "events"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == last + 1  # the date, and a line for each event
     assert main(["--store", store, "replay", "--at", "5"]) == 0
     assert capsys.readouterr().err == ""
     assert main(["--store", store, "replay", "--at", "9999"]) == 4

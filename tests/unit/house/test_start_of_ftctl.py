@@ -112,10 +112,13 @@ def test_completion_imports_its_library_alone() -> None:
     "argv", [("events",), ("events", "--since", "5", "--type", "worker.*")], ids=["all", "selected"]
 )
 def test_events_imports_no_state(store: str, argv: tuple[str, ...]) -> None:
-    """Events are shown as they are in the log: nothing is folded, classified or decided."""
+    """Events are shown as they are in the log: nothing is folded, classified or decided. The newest revision of the
+    decision rules is known."""
     modules = imported("--store", store, *argv)
     assert modules & OUTSIDE == {"asyncio", "attr", "msgspec"}
-    assert [name for name in modules if name.startswith((*DECIDING, "ftcore.states", "ftcore.runtime"))] == []
+    states = {name for name in modules if name.startswith("ftcore.states")}
+    assert states == {"ftcore.states", "ftcore.states.revisions"}
+    assert [name for name in modules if name.startswith((*DECIDING, "ftcore.runtime"))] == []
 
 
 @pytest.mark.parametrize("command", sorted(_READERS - {"report", *WITHOUT_A_LOG}))

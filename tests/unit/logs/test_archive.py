@@ -15,7 +15,7 @@ from ftcore.events import Event, EventId, Kind, encode
 from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import JobName, Nanoseconds, Seq, Term
 from ftcore.logs import open_store
-from ftcore.logs.archive import ArchiveWriter, copy
+from ftcore.logs.archive import ArchiveWriter
 from ftcore.logs.memory import MemoryStore
 from ftcore.logs.pieces import DRAFT_S, FileArchive
 from ftcore.ports import Candidate
@@ -45,7 +45,8 @@ async def exported(path, count):
         events = [note(seq, f"event {seq} \u2713") for seq in range(1, count + 1)]
         await log.append(events, term=term, expected_seq=Seq(0))
     with ArchiveWriter(path, log.job) as writer:
-        await copy(log, writer)
+        async for event in log.read():
+            writer.add(event)
     return writer.events
 
 
