@@ -60,9 +60,9 @@ class PassedBoundaries:
         return self._last[-1] if self._last else None
 
     @property
-    def steps(self) -> int:
-        """How many steps of optimizers there were."""
-        return self._steps
+    def stepped(self) -> bool:
+        """Whether an optimizer has stepped between the last two boundaries, or before the only one."""
+        return bool(self._last) and self._last[-1].steps > (self._last[-2].steps if len(self._last) > 1 else 0)
 
     def is_at(self, step: int) -> bool:
         """Whether the training thread is at the boundary of a step."""

@@ -158,12 +158,6 @@ class StateCollection:
         self.collected: CollectedState | None = None
         self._always_early: frozenset[str] = frozenset()
         self._collected_early: frozenset[str] = frozenset()
-        self._has_optimizer = False
-
-    @property
-    def has_optimizer(self) -> bool:
-        """Whether an optimizer of torch is registered."""
-        return self._has_optimizer
 
     def register(self, objects: Mapping[str, Any]) -> None:
         """Add objects.
@@ -198,7 +192,6 @@ class StateCollection:
             self.parts |= {part.name: part for part in module.extras()}
         elif isinstance(value, torch.optim.Optimizer):
             self.parts[name] = OptimizerPart(name, value, self._name_of)
-            self._has_optimizer = True
         else:
             self.parts[name] = ValuePart(name, *_accessors(name, value))
 

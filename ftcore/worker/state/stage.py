@@ -150,8 +150,10 @@ class StateStager:
         with self._changed:
             self._job = job
         self._jobs.put(job)
-        if not self._collection.has_optimizer and not self._boundaries.steps:
-            job.copied.wait()  # the script has no optimizer whose step could wait
+        if not self._boundaries.stepped:
+            # no optimizer's step is seen that could wait: the script has none, or replays it as a CUDA graph
+            job.copied.wait()
+            _wait_on_device(job)
         elif job.moment.early is None:
             job.early_copied.wait()
         if wait:
@@ -194,9 +196,7 @@ class StateStager:
             job.copied.wait()
             self.waited_ns += time.monotonic_ns() - began
         if job is not None:
-            for device, event in job.events:
-                torch.cuda.current_stream(device).wait_event(event)
-            job.events = []
+            _wait_on_device(job)
 
     def after_step(self) -> None:
         """Count a step of an optimizer."""
@@ -246,9 +246,8 @@ class StateStager:
                 if waited_s >= limit_s:
                     raise RuntimeError(why)
                 self._changed.wait(limit_s - waited_s if self._device < 0 else POLL_S[1])
-            step, slot, is_complete = self._sealed
-            if step == found.moment.step and (is_complete or not self._must_stage_now()):
-                return step, slot
+            if self._is_sealed(found):
+                return self._sealed[:2]
             if found.moment.early is None:
                 raise RuntimeError(
                     f"step {found.moment.step} was not saved, and forward and backward change more state than is "
@@ -269,12 +268,19 @@ class StateStager:
             return None, "an earlier copy is still in progress"
         newest, why = self._boundaries.newest, self._boundaries.why_passed()
         if newest is not None and not why:
+            if not self._boundaries.stepped and not self._is_sealed(newest):
+                why = f"no optimizer's step was seen before the boundary of step {newest.moment.step}"
+                return None, f"{why}, so nothing says whether the state has changed since"
             if newest.is_reached():
                 return newest, ""
             why = f"the device has not reached the boundary of step {newest.moment.step}"
             if waited_s < SOON_S:
                 return None, why
         return self._boundaries.held(), why
+
+    def _is_sealed(self, boundary: PassedBoundary) -> bool:
+        step, _, is_complete = self._sealed
+        return step == boundary.moment.step and (is_complete or not self._must_stage_now())
 
     def _must_stage_now(self) -> bool:
         return self._groups is None or self._groups.stages_now()
@@ -449,6 +455,13 @@ class StateStager:
         if problem != self._said:
             self._said = problem
             print(f"ftcore: {text}", file=sys.stderr, flush=True)
+
+
+def _wait_on_device(job: StagingJob) -> None:
+    """Have what is queued on devices from now on wait for the copies."""
+    for device, event in job.events:
+        torch.cuda.current_stream(device).wait_event(event)
+    job.events = []
 
 
 def _hook(stager: StateStager) -> None:

@@ -268,6 +268,8 @@ def overlapping(out: Path) -> None:
     """A save that comes during the copy of another one waits for it; both are complete."""
     model, optimizer = simple()
     job = job_of(model=model, optimizer=optimizer)
+    backward(model)
+    optimizer.step()
     gate = Gate()
     job.save(1)
     assert gate.entered.wait(60)
@@ -288,6 +290,30 @@ def without_optimizer(out: Path) -> None:
     job.save(1)
     weights["w"].add_(1)
     assert not flush(job)
+
+
+def unseen_step(out: Path) -> None:
+    """So it is if an optimizer is registered, but its step is not seen: a replayed CUDA graph calls no hook. Without a
+    save, the state of such a step is not staged when other ranks have died: nothing says whether it has changed."""
+    model, optimizer = simple()
+    job = job_of(model=model, optimizer=optimizer)
+    backward(model)
+    optimizer.step()
+    job.save(1)
+    assert not flush(job)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    job.save(2)
+    with torch.no_grad():
+        model[0].weight.data.add_(1.0)  # counted by no version either
+    assert not flush(job)
+    job._stager.boundary(3)
+    try:
+        job._stager.stage_now(0.0)
+    except RuntimeError as error:
+        assert "no optimizer's step was seen before the boundary of step 3" in str(error)
+    else:
+        raise AssertionError("a state was staged that may have changed")
+    torch.save(before, out / "before")
 
 
 def many(out: Path, load: bool, count: int = 10_000) -> None:

@@ -98,6 +98,18 @@ def test_a_state_that_is_not_all_on_the_device_is_not_held(device: Device) -> No
     assert held(boundaries) == -1
 
 
+def test_a_step_that_is_not_seen(device: Device) -> None:
+    """A step between the last two boundaries counts, not an older one."""
+    boundaries = PassedBoundaries()
+    found = [boundaries.stepped]
+    for step, seen in enumerate((False, True, True, False)):
+        if seen:
+            steps(boundaries)
+        passes(boundaries, device, step)
+        found.append(boundaries.stepped)
+    assert found == [False, False, True, True, False]
+
+
 def test_without_a_device() -> None:
     """Only the training thread counts."""
     boundaries = PassedBoundaries()

@@ -87,6 +87,14 @@ def test_the_optimizer_waits_for_the_copy(ranks: Ranks) -> None:
         assert torch.equal(found[f"model/{name}"], each), name
 
 
+def test_a_step_that_is_not_seen_changes_no_copy(ranks: Ranks) -> None:
+    """Without a step between two boundaries, the second save returns when all is copied."""
+    out = ranks("stage_cases:unseen_step")
+    found = staged(ranks.keeper, 2)
+    for name, each in torch.load(out / "before").items():
+        assert torch.equal(found[f"model/{name}"], each), name
+
+
 def test_saves_overlap(ranks: Ranks) -> None:
     """Two saves without a step between them are both complete."""
     ranks("stage_cases:overlapping")
