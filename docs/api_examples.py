@@ -18,11 +18,12 @@ ORDER = (
     "goodput_of_a_log",
     "own_loop",
     "saved_state",
+    "each_sample_once",
 )
 PUBLIC = Path(__file__).parents[1] / "tests/unit/house/public_api.txt"
 INTRO = """\
-Every public name of `ftcore`, `ftcore.logs`, `ftcore.replay` and `ftcore.worker` in a program that runs. The programs
-are in `examples/api`, and the tests run each of them."""
+Every public name of `ftcore`, `ftcore.data`, `ftcore.logs`, `ftcore.replay` and `ftcore.worker` in a program that runs.
+The programs are in `examples/api`, and the tests run each of them."""
 
 
 @attrs.frozen

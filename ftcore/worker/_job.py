@@ -349,8 +349,12 @@ class TrainingJob:
 
     def _skip(self, step: int, batches: int) -> None:
         """Leave out batches that follow a step; the state of that step was saved before, so a restart does it again."""
-        for _ in range(batches):
-            self.next_batch()
+        skip = getattr(self._data, "skip_batches", None)
+        if callable(skip):
+            skip(batches)
+        else:
+            for _ in range(batches):
+                self.next_batch()
         if self._keeper is not None:
             self._keeper.skipped({"step": step, "batches": batches, "local_ranks": _local_ranks()})
 

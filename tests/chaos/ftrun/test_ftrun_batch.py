@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,16 @@ def alone(where: Path) -> dict[int, tuple[float, int, int]]:
     return curve(where)
 
 
+def samples(where: Path) -> dict[int, list[int]]:
+    """By step: the samples that its last round used, over all ranks."""
+    found: dict[int, dict[int, list[int]]] = {}
+    for path in where.glob("samples.*"):
+        for line in path.read_text().splitlines():
+            round_, step, *numbers = map(int, line.split())
+            found.setdefault(step, {}).setdefault(round_, []).extend(numbers)
+    return {step: sorted(rounds[max(rounds)]) for step, rounds in found.items()}
+
+
 def until(job: Ftrun, step: int) -> None:
     """Let rank 0 train until it waits behind a step."""
     job.drop("limit", str(step))
@@ -36,7 +47,7 @@ def until(job: Ftrun, step: int) -> None:
 
 def test_a_smaller_world_keeps_the_loss_curve(tmp_path: Path) -> None:
     """Four ranks, then three (which do not divide the batch), then four: the losses of one process that computes every
-    sample. The log names the batch of each world."""
+    sample; in four epochs each sample is used four times. The log names the batch of each world."""
     expected = alone(tmp_path / "alone")
     timing = {"join_window_s": 120.0, "node_lease_s": 4.0}
     with ftrun(tmp_path, timing=timing) as job:
@@ -75,6 +86,9 @@ def test_a_smaller_world_keeps_the_loss_curve(tmp_path: Path) -> None:
         assert {step: loss for step, (loss, _, _) in found.items()} == pytest.approx(
             {step: loss for step, (loss, _, _) in expected.items()}, rel=1e-9
         )
+        used = samples(job.cwd)
+        assert used == samples(tmp_path / "alone")
+        assert Counter(number for step in used.values() for number in step) == dict.fromkeys(range(90), 4)
         assert [ranks for _, _, ranks in found.values()] == [4] * 6 + [3] * 7 + [4] * 5
         assert found[1][1] == 3 and found[10][1] == 4
         assert expected[1][1:] == (10, 1)

@@ -63,7 +63,7 @@ def test_changelog_opens_with_this_version() -> None:
 
 def test_public_names_are_as_committed() -> None:
     """What ``ftcore`` and its public modules export is exactly the committed list: a change of it is a decision."""
-    modules = ("ftcore", "ftcore.logs", "ftcore.replay", "ftcore.worker")
+    modules = ("ftcore", "ftcore.data", "ftcore.logs", "ftcore.replay", "ftcore.worker")
     code = (
         "import importlib\n"
         f"for module in {modules}:\n"
