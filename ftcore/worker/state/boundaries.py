@@ -15,7 +15,7 @@ import torch
 from ftcore.worker.state.collect import StateMoment
 
 KEPT: Final = 3
-"""Boundaries that are known: a save in memory lets the training thread be one step ahead of the device."""
+"""Boundaries that are known if a device is used: a save in memory lets the training thread be one step ahead of it."""
 
 
 class PassedBoundary:
@@ -47,22 +47,22 @@ class PassedBoundary:
 
 
 class PassedBoundaries:
-    """The last boundaries, and whether an optimizer has stepped since the newest of them."""
+    """The last boundaries, and whether an optimizer has stepped since the newest of them.
+
+    Attributes:
+        stepped: whether an optimizer has stepped between the last two boundaries, or before the only one.
+    """
 
     def __init__(self) -> None:
         self._last: deque[PassedBoundary] = deque(maxlen=KEPT)
         self._steps = 0
         self._in_step = False
+        self.stepped = False
 
     @property
     def newest(self) -> PassedBoundary | None:
         """The last boundary; None: there was none."""
         return self._last[-1] if self._last else None
-
-    @property
-    def stepped(self) -> bool:
-        """Whether an optimizer has stepped between the last two boundaries, or before the only one."""
-        return bool(self._last) and self._last[-1].steps > (self._last[-2].steps if len(self._last) > 1 else 0)
 
     def is_at(self, step: int) -> bool:
         """Whether the training thread is at the boundary of a step."""
@@ -71,7 +71,10 @@ class PassedBoundaries:
 
     def add(self, moment: StateMoment, after: dict[int, Any]) -> PassedBoundary:
         """Add the boundary that the training thread is at."""
-        boundary = PassedBoundary(moment, after, self._steps)
+        newest, boundary = self.newest, PassedBoundary(moment, after, self._steps)
+        self.stepped = self._steps > (newest.steps if newest is not None else 0)
+        if not after:
+            self._last.clear()  # no device is behind: only the newest one counts
         self._last.append(boundary)
         return boundary
 
