@@ -40,6 +40,7 @@ from ftcore.events.checkpoint import (
     CheckpointCommitted,
     CheckpointFailed,
     CheckpointFound,
+    DataPositioned,
     Resume,
     StateLoaded,
 )
@@ -337,6 +338,13 @@ def skipped_text(data: BatchesSkipped) -> str:
     return f"{data.node} has skipped {plural(data.batches, 'batch', 'batches')} after step {data.step}"
 
 
+def positioned_text(data: DataPositioned) -> str:
+    """Where the data continues."""
+    epoch, place = divmod(data.position, data.size)
+    where = f"place {place:,} of {data.size:,} in epoch {epoch + 1}"
+    return f"after step {data.step} the data continues at {where}, {plural(data.batch, 'sample')} a step"
+
+
 def groups_text(groups: Sequence[Sequence[int]]) -> str:
     """Replica groups in one line: ``[0,4] [1,5]``; the first ones of many."""
     ranks = sum(map(len, groups))
@@ -387,6 +395,7 @@ _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
     CheckpointFailed: lambda data: f"{data.node} could not write the checkpoint of step {data.step}: {data.reason}",
     StateLoaded: loaded_text,
     BatchesSkipped: skipped_text,
+    DataPositioned: positioned_text,
     JobRolledBack: lambda data: f"training rolls back to the checkpoint of step {data.step}: {data.reason}",
     DataSkipped: lambda data: f"{data.amount} {data.unit} of data after step {data.step} are skipped: {data.reason}",
     OperatorNoted: lambda data: f"{data.who} notes: {data.text}",

@@ -42,6 +42,7 @@ from ftcore.wording import (
     loaded_text,
     order_text,
     plural,
+    positioned_text,
     reason_suffix,
     resume_text,
     sentence,
@@ -311,6 +312,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     checkpoint.CheckpointFailed: lambda data: f"{data.node}: step {data.step}: {data.reason}",
     checkpoint.StateLoaded: loaded_text,
     checkpoint.BatchesSkipped: skipped_text,
+    checkpoint.DataPositioned: positioned_text,
     checkpoint.ReplicasFound: lambda data: f"round {data.round}: {groups_text(data.groups)}",
     checkpoint.CheckpointFound: lambda data: (
         f"{data.node}: on storage: " + listed([f"step {each.step} of round {each.round}" for each in data.checkpoints])

@@ -199,6 +199,13 @@ def _add_incidents(commands: Any) -> None:
     )
     goodput.add_argument("--price", type=positive, metavar="MONEY", help="money per GPU-hour; a worker counts as a GPU")
     goodput.add_argument("--nodes", action="store_true", help="list every node")
+    _reading(
+        commands,
+        "samples",
+        "Show which samples the job trained on: each epoch, what was left out and why, and whether any were lost or "
+        "used twice (exit code 1). For scripts that load data with ftcore.data.",
+        "ftctl samples\nftctl samples --format json | jq .epochs",
+    )
     report = _command(
         commands,
         "report",

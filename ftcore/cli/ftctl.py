@@ -29,6 +29,7 @@ _COMMANDS = {
     "incidents": "ctl_incidents.incidents",
     "explain": "ctl_explain.explain",
     "goodput": "ctl_goodput.run",
+    "samples": "ctl_samples.run",
     "report": "ctl_report.run",
     "replay": "ctl_replay.replay",
     "bisect": "ctl_bisect.bisect",
@@ -53,7 +54,7 @@ _COMMANDS = {
 """Module and function of each command; the operators' requests share ``ctl_command.command``."""
 
 _READERS = {
-    *("jobs", "status", "events", "incidents", "explain", "goodput", "report", "logbook", "failures"),
+    *("jobs", "status", "events", "incidents", "explain", "goodput", "samples", "report", "logbook", "failures"),
     *("machines", "completion", "classify", "spikes"),
 }
 """Commands that import no structlog unless the store is etcd, so that they start sooner."""

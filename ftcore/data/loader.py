@@ -40,6 +40,7 @@ class ElasticLoader:
         self._dataset, self._batch, self._options = dataset, batch, options
         self._stream = SampleStream(SampleOrder(len(dataset), seed, shuffle=shuffle))
         self._changes = 0
+        self._declared = -1
 
     @property
     def stream(self) -> SampleStream:
@@ -78,6 +79,18 @@ class ElasticLoader:
         """
         self._stream.load_state_dict(state)
         self._changes += 1
+
+    def take_declaration(self) -> dict[str, Any] | None:
+        """Return where the samples continue, for the job's log.
+
+        Returns:
+            ``state_dict``, and ``batch``: how many samples a step takes; None: nothing was set or skipped since the
+            last call.
+        """
+        if self._declared == self._changes:
+            return None
+        self._declared = self._changes
+        return {**self.state_dict(), "batch": self._batch.size}
 
     def __iter__(self) -> Iterator[list[Any]]:
         count = len(self._batch.micro_batches)

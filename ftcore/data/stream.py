@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ftcore.data.order import SampleOrder
+from ftcore.places import merged, taken
 
 
 class SampleStream:
@@ -40,7 +41,7 @@ class SampleStream:
         if not 0 <= first <= after:
             raise ValueError(f"expected 0 <= first <= after; found {first} and {after}")
         if first < after:
-            self.skipped = _merged([*self.skipped, (first, after)])
+            self.skipped = merged([*self.skipped, (first, after)])
 
     def ranges(self, count: int, position: int | None = None) -> list[tuple[int, int]]:
         """Return the places of the next samples, as ranges.
@@ -49,18 +50,7 @@ class SampleStream:
             count: how many samples.
             position: where to begin; None: at ``position``.
         """
-        at = self.position if position is None else position
-        found = []
-        for first, after in self.skipped:
-            if count and at < first:
-                part = min(count, first - at)
-                found.append((at, at + part))
-                count, at = count - part, at + part
-            if count:
-                at = max(at, after)
-        if count:
-            found.append((at, at + count))
-        return found
+        return taken(self.position if position is None else position, count, self.skipped)
 
     def samples(self, ranges: Iterable[tuple[int, int]]) -> Any:
         """Return the samples at ranges of places, as a tensor of 64-bit integers."""
@@ -92,14 +82,4 @@ class SampleStream:
                     "places of its samples are others: use the same data set and seed, or begin a new training"
                 )
         self.position = int(state["position"])
-        self.skipped = _merged([*self.skipped, *((int(first), int(after)) for first, after in state["skipped"])])
-
-
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    made: list[tuple[int, int]] = []
-    for first, after in sorted(ranges):
-        if made and first <= made[-1][1]:
-            made[-1] = (made[-1][0], max(made[-1][1], after))
-        else:
-            made.append((first, after))
-    return made
+        self.skipped = merged([*self.skipped, *((int(first), int(after)) for first, after in state["skipped"])])

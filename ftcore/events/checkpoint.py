@@ -229,6 +229,37 @@ class BatchesSkipped:
     batches: int
 
 
+@fact("data.positioned")
+@attrs.frozen(kw_only=True)
+class DataPositioned:
+    """The workers of a round continue the registered data at a place of its order (``ftcore.data``), before the next
+    step.
+
+    Args:
+        node: the node of rank 0, which reports it.
+        incarnation: the agent's incarnation.
+        round: the round of the workers.
+        step: the number of the last completed step.
+        position: the place of the next sample, or before it if places there are left out.
+        batch: how many samples a step takes, over all ranks.
+        size: number of samples of the data set.
+        seed: of the order of the samples.
+        shuffle: whether they are shuffled.
+        skipped: the newest 1,000 ranges of places that are left out: first place, place after the last one.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    step: int
+    position: int
+    batch: int
+    size: int
+    seed: int
+    shuffle: bool
+    skipped: tuple[tuple[int, int], ...] = ()
+
+
 @fact("replicas.found")
 @attrs.frozen(kw_only=True)
 class ReplicasFound:

@@ -12,8 +12,8 @@ import shlex
 from ftcore.logs import default_store_url
 
 _COMMAND = re.compile(
-    r"\bftctl (?=(?:jobs|status|events|incidents|explain|goodput|report|replay|bisect|export|observe|salvage|whatif"
-    r"|pause|resume|drain|evict|admit|checkpoints?|stop|note|logbook|failures|logs|top)\b)"
+    r"\bftctl (?=(?:jobs|status|events|incidents|explain|goodput|samples|report|replay|bisect|export|observe|salvage"
+    r"|whatif|pause|resume|drain|evict|admit|checkpoints?|stop|note|logbook|failures|logs|top)\b)"
 )
 
 

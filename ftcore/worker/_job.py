@@ -95,7 +95,7 @@ class TrainingStep:
             AttributeError: nothing is registered as ``data``.
         """
         if self._batch is None:
-            self._batch = self._job.next_batch()
+            self._batch = self._job.next_batch(self.number - 1)
         return self._batch
 
     def report(self, loss: float | None = None, grad_norm: float | None = None) -> None:
@@ -324,8 +324,12 @@ class TrainingJob:
 
     # -- steps
 
-    def next_batch(self) -> Any:
-        """Return the next batch of the registered ``data``."""
+    def next_batch(self, step: int = 0) -> Any:
+        """Return the next batch of the registered ``data``.
+
+        Args:
+            step: the number of the last completed step.
+        """
         if self._data is None:
             raise AttributeError("step.batch needs register(data=...)")
         if self._batches is None:
@@ -333,6 +337,11 @@ class TrainingJob:
             words = progress().boundary_words
             if self._stager is not None and words is not None:
                 words.can(SKIPS)
+        declare = getattr(self._data, "take_declaration", None)
+        if self._keeper is not None and callable(declare) and os.environ.get("RANK", "0") == "0":
+            declaration = declare()
+            if declaration is not None:
+                self._keeper.positioned({"step": step, **declaration})
         try:
             return next(self._batches)
         except StopIteration:

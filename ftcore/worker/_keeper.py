@@ -246,6 +246,16 @@ class KeeperClient:
             if self.connect():
                 self._tell({"skipped": about})
 
+    def positioned(self, about: dict[str, Any]) -> None:
+        """Report where the registered data continues, for the job's log.
+
+        Args:
+            about: ``step``, and what ``ElasticLoader.take_declaration`` returned.
+        """
+        with self._lock:
+            if self.connect():
+                self._tell({"positioned": about})
+
     def replicas(self, groups: list[list[int]]) -> None:
         """Report the replica groups of this round, as lists of global ranks, for the job's log."""
         with self._lock:

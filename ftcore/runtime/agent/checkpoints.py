@@ -27,6 +27,7 @@ from ftcore.events.checkpoint import (
     CheckpointFailed,
     CheckpointFound,
     CheckpointOnStorage,
+    DataPositioned,
     HeldShard,
     MemoryHeld,
     ReplicasFound,
@@ -42,6 +43,7 @@ REASON_CHARS_MAX = 300
 """Length to which reasons in facts are truncated."""
 
 REFUSED_MAX = 8
+SKIPPED_MAX = 1000
 """Candidates for a resume that ``state.loaded`` names."""
 
 
@@ -291,6 +293,10 @@ class NodeCheckpoints:
         """A worker has skipped batches; the node's report follows when all of its workers have."""
         self._report(lambda: self._skipped_by(message))
 
+    def on_positioned(self, message: Mapping[str, Any]) -> None:
+        """Rank 0, which is on this node, continues the registered data at a position."""
+        self._report(lambda: self._positioned(message))
+
     def on_replicas(self, message: Mapping[str, Any]) -> None:
         """The ranks know which of them hold the same state; rank 0, which is on this node, reports it."""
         self._report(lambda: self._replicas(message))
@@ -340,6 +346,24 @@ class NodeCheckpoints:
         node, life = self._who()
         batches = int(message["batches"])
         self._record(BatchesSkipped(node=node, incarnation=life, round=Round(round_), step=step, batches=batches))
+
+    def _positioned(self, message: Mapping[str, Any]) -> None:
+        node, life = self._who()
+        skipped = [(int(first), int(after)) for first, after in message["skipped"]]
+        self._record(
+            DataPositioned(
+                node=node,
+                incarnation=life,
+                round=Round(int(message["round"])),
+                step=int(message["step"]),
+                position=int(message["position"]),
+                batch=int(message["batch"]),
+                size=int(message["size"]),
+                seed=int(message["seed"]),
+                shuffle=bool(message["shuffle"]),
+                skipped=tuple(skipped[-SKIPPED_MAX:]),
+            )
+        )
 
     def _replicas(self, message: Mapping[str, Any]) -> None:
         node, life = self._who()

@@ -67,6 +67,7 @@ class KeeperEvents:
         self.failed: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.loaded: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.skipped: Callable[[Mapping[str, Any]], None] = lambda message: None
+        self.positioned: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.replicas: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.committed: Callable[[Mapping[str, Any]], None] = lambda message: None
 
@@ -439,6 +440,8 @@ class KeeperLink:
             self.events.loaded(message["loaded"])
         elif "skipped" in message:
             self.events.skipped(message["skipped"])
+        elif "positioned" in message:
+            self.events.positioned(message["positioned"])
         elif "replicas" in message:
             self.events.replicas(message["replicas"])
         elif "committed" in message:

@@ -13,7 +13,7 @@ answer repeats:
 
 ``{"copies": BuddyPlan}`` names the nodes to and from which shards are copied from now on. ``{"bye": outcome}`` ends the
 connection. The keeper reports by itself: ``{"persisted": shard}``, ``{"failed": shard}``, ``{"loaded": ...}``,
-``{"skipped": ...}``, ``{"replicas": {"round", "groups"}}`` and ``{"note": text}``.
+``{"skipped": ...}``, ``{"positioned": ...}``, ``{"replicas": {"round", "groups"}}`` and ``{"note": text}``.
 ``{"committed": {"round", "step", "path"}}`` is a checkpoint that no agent has ordered; the shards of one are not
 reported as well.
 

@@ -13,7 +13,8 @@ A worker's connection for requests begins with ``{"hello": "worker", "rank", "lo
 | ``{"held": 1}`` | ``{"held": [shard, ...]}`` |
 | ``{"read": {"local_rank", "slot"}}`` | ``{"read": size}`` and 1 descriptor, or ``{"error": text}`` |
 | ``{"done": {"local_rank", "slot"}}`` | nothing |
-| ``{"loaded": ...}``, ``{"skipped": ...}``, ``{"replicas": ...}`` | nothing; the agent gets it |
+| ``{"loaded": ...}``, ``{"skipped": ...}``, ``{"positioned": ...}`` | nothing; the agent gets it |
+| ``{"replicas": ...}`` | nothing; the agent gets it |
 | ``{"written": 1}`` | ``{"failed": [...]}``, when no shard of its round waits to be written |
 
 Its connection for orders begins with ``{"hello": "orders", ...}``. The keeper sends ``{"stage": id}``, and the worker
@@ -247,7 +248,7 @@ class Keeper:
             worker.peer.send({"held": self._slots.held()})
         elif "read" in message:
             self._open_shard(worker, self._named(message["read"]))
-        elif kind := next((kind for kind in ("loaded", "skipped") if kind in message), ""):
+        elif kind := next((kind for kind in ("loaded", "skipped", "positioned") if kind in message), ""):
             loaded = message.get("loaded")
             if loaded and loaded["source"]:  # else the next save would overwrite what all ranks have just loaded
                 self._slots.drop(int(loaded["step"]), worker.hello.round)

@@ -1,5 +1,6 @@
 """The global batch of a real job whose world shrinks and grows."""
 
+import json
 import os
 import subprocess
 import sys
@@ -89,6 +90,9 @@ def test_a_smaller_world_keeps_the_loss_curve(tmp_path: Path) -> None:
         used = samples(job.cwd)
         assert used == samples(tmp_path / "alone")
         assert Counter(number for step in used.values() for number in step) == dict.fromkeys(range(90), 4)
+        told = json.loads(job.ftctl("--job", job.job, "samples", "--format", "json").stdout)
+        assert [(each["used"], each["left_out"], each["to_come"]) for each in told["epochs"]] == [(90, 0, 0)] * 4
+        assert not told["discrepancies"]
         assert [ranks for _, _, ranks in found.values()] == [4] * 6 + [3] * 7 + [4] * 5
         assert found[1][1] == 3 and found[10][1] == 4
         assert expected[1][1:] == (10, 1)

@@ -1,0 +1,55 @@
+"""``ftctl samples``: which samples a job trained on, from its log."""
+
+import argparse
+
+from ftcore.cli.ctl_output import console, print_json, table
+from ftcore.cli.ctl_reading import opened_reading
+from ftcore.replay.samples import LeftOut, SampleLedger
+from ftcore.wording import plural, printable
+
+ROWS = 40
+"""Epochs, and ranges that were left out, that are printed: the newest. JSON has all of them."""
+
+
+async def run(args: argparse.Namespace) -> int:
+    """Print the ledger of the samples; 1 if any were lost or used twice."""
+    ledger = SampleLedger()
+    async with opened_reading(args) as reading:
+        await reading.feed(ledger)
+    if args.format == "json":
+        print_json({"job": ledger.state.job, **ledger.to_json()})
+    else:
+        _print(ledger)
+    return 1 if ledger.discrepancies else reading.exit_code
+
+
+def _print(ledger: SampleLedger) -> None:
+    out, order = console(), ledger.order
+    if order is None:
+        out.print("the job has reported no position in its data: scripts that load it with ftcore.data do")
+        return
+    shuffled = f"shuffled with seed {order.seed}" if order.shuffle else "in their own order"
+    out.print(f"{order.size:,} samples, {shuffled}; {plural(order.batch, 'sample')} a step", style="strong")
+    rows = table("EPOCH", "USED", "LEFT OUT", "TO COME", right=("EPOCH", "USED", "LEFT OUT", "TO COME"))
+    for each in ledger.epochs()[-ROWS:]:
+        rows.add_row(str(each.epoch), f"{each.used:,}", f"{each.left_out:,}", f"{each.to_come:,}")
+    out.print(rows)
+    if ledger.left_out:
+        out.print("\nleft out:")
+    for one in ledger.left_out[-ROWS:]:
+        out.print(printable(f"  {_places(one, order.size)}: event {one.seq}: {one.reason}"))
+    if not ledger.discrepancies:
+        out.print("\neach of the others was used once", style="good")
+    for wrong in ledger.discrepancies:
+        what = "no step trained on" if wrong.kind == "lost" else "steps before had trained on"
+        count = plural(wrong.after - wrong.first, "sample")
+        out.print(
+            f"\nafter step {wrong.step} the data did not continue where it was (event {wrong.seq}): {what} {count}, "
+            f"places {wrong.first:,} to {wrong.after - 1:,}",
+            style="bad",
+        )
+
+
+def _places(one: LeftOut, size: int) -> str:
+    epoch, first = divmod(one.first, size)
+    return f"{plural(one.after - one.first, 'sample')} from place {first:,} of epoch {epoch + 1} on"
