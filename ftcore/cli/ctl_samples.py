@@ -4,7 +4,7 @@ import argparse
 
 from ftcore.cli.ctl_output import console, print_json, table
 from ftcore.cli.ctl_reading import opened_reading
-from ftcore.replay.samples import LeftOut, SampleLedger
+from ftcore.replay.samples import SampleLedger
 from ftcore.wording import plural, printable
 
 ROWS = 40
@@ -37,19 +37,18 @@ def _print(ledger: SampleLedger) -> None:
     if ledger.left_out:
         out.print("\nleft out:")
     for one in ledger.left_out[-ROWS:]:
-        out.print(printable(f"  {_places(one, order.size)}: event {one.seq}: {one.reason}"))
+        out.print(printable(f"  {_places(one.first, one.after, order.size)}: event {one.seq}: {one.reason}"))
     if not ledger.discrepancies:
         out.print("\neach of the others was used once", style="good")
     for wrong in ledger.discrepancies:
         what = "no step trained on" if wrong.kind == "lost" else "steps before had trained on"
-        count = plural(wrong.after - wrong.first, "sample")
+        places = _places(wrong.first, wrong.after, order.size)
         out.print(
-            f"\nafter step {wrong.step} the data did not continue where it was (event {wrong.seq}): {what} {count}, "
-            f"places {wrong.first:,} to {wrong.after - 1:,}",
+            f"\nafter step {wrong.step} the data did not continue where it was (event {wrong.seq}): {what} {places}",
             style="bad",
         )
 
 
-def _places(one: LeftOut, size: int) -> str:
-    epoch, first = divmod(one.first, size)
-    return f"{plural(one.after - one.first, 'sample')} from place {first:,} of epoch {epoch + 1} on"
+def _places(first: int, after: int, size: int) -> str:
+    epoch, place = divmod(first, size)
+    return f"{plural(after - first, 'sample')} from place {place:,} of epoch {epoch + 1} on"

@@ -218,7 +218,7 @@ class SampleLedger:
             "samples": None if order is None else order.size,
             "seed": None if order is None else order.seed,
             "epochs": [attrs.asdict(each) for each in self.epochs()],
-            "left_out": [attrs.asdict(each) for each in self.left_out],
+            "ranges_left_out": [attrs.asdict(each) for each in self.left_out],
             "discrepancies": [attrs.asdict(each) for each in self.discrepancies],
         }
 

@@ -1,5 +1,6 @@
 """Nodes that join and leave a job whose script registered its state: no completed step is computed again."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -99,12 +100,13 @@ def trained(job: Ftrun, rank: int) -> list[tuple[int, int]]:
     return [(int(step), int(batch)) for step, batch in map(str.split, lines)]
 
 
-def test_a_rollback_skips_batches_of_registered_data(job: Ftrun) -> None:
-    """The script has no code for it; a restart afterwards does not skip again."""
+@pytest.mark.parametrize("data", ["data", "samples"])
+def test_a_rollback_skips_batches_of_registered_data(job: Ftrun, data: str) -> None:
+    """The script has no code for it; a restart afterwards does not skip again. ``ftctl samples`` accounts for it."""
     job.drop("policy.yaml", SKIPPING)
     job.drop("limit", "7")
     flags = ("--nproc-per-node", "2", "--policy", "policy.yaml", "--checkpoints", "saved")
-    run = job.start(*flags, script="registered.py", preload=False, args=("40", "data", "5"))
+    run = job.start(*flags, script="registered.py", preload=False, args=("40", data, "5"))
     for step in (5, 10, 15):  # one at a time: while the keeper writes, a newer state takes an older one's place
         job.drop("limit", str(step + 2))
         job.wait("checkpoint.committed", step=step)
@@ -124,3 +126,9 @@ def test_a_rollback_skips_batches_of_registered_data(job: Ftrun) -> None:
         assert {step + 10 == batch for step, batch in found[back:]} == {True}
         assert {step for step, _ in found[back:]} == set(range(11, 41))
     assert len(weights(run)) == 1
+    told = json.loads(job.ftctl("--job", "job", "samples", "--format", "json").stdout)
+    if data == "samples":
+        assert [(each["used"], each["left_out"], each["to_come"]) for each in told["epochs"]] == [(80, 20, 50)]
+        [out] = told["ranges_left_out"]
+        assert (out["first"], out["after"], out["seq"]) == (20, 40, job.of("data.skipped")[0].seq)
+    assert not told["discrepancies"]

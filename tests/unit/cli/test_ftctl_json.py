@@ -82,6 +82,7 @@ COMMANDS = WISHES | {
         "incidents",
         "explain",
         "goodput",
+        "samples",
         "replay",
         "salvage",
         "classify",
@@ -121,7 +122,17 @@ def commands(place: Path, driver: JobDriver) -> Iterator[list[str]]:
     with ArchiveWriter(place / "asked.ftlog", JobName("demo")) as writer:
         for event in driver.events:
             writer.add(event)
-    reading = ("jobs", "status", "events", "incidents", "explain", "goodput --price 2", "replay", "replay --verify")
+    reading = (
+        "jobs",
+        "status",
+        "events",
+        "incidents",
+        "explain",
+        "goodput --price 2",
+        "samples",
+        "replay",
+        "replay --verify",
+    )
     reading += ("failures", "failures --all", "logs", "logbook", "bisect --check one-incident", "replay --diff 0 9")
     reading += ("bisect --expr run==0", "top --once")
     for log, command in itertools.product([*GOLDEN, place / "asked.ftlog"], reading):

@@ -204,7 +204,7 @@ def test_a_log_of_a_newer_ftcore(tmp_path, capsys, monkeypatch):
 
 READING = (
     "goodput", "explain", "failures", "logs", "logbook", "incidents", "replay", "replay --verify", "replay --diff 1 20",
-    "bisect --check terms-rise",
+    "bisect --check terms-rise", "samples",
 )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """A tiny job over gloo that registers its state: DDP, or FSDP2 with the argument ``fsdp``; trains until a step.
 
 With the argument ``data``, it also registers data whose batches are numbers: each rank writes those it trains on into
-``batches.RANK``, with its step, and reports a loss that is not a number for the batch ``BAD``.
+``batches.RANK``, with its step, and reports a loss that is not a number for the batch ``BAD``. With ``samples`` the
+batches are those of an ``ElasticLoader``.
 
 With the argument ``slices:N``, ranks r and r + N also hold the same slice of a tensor, as a hand-made optimizer shard.
 
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 import ftcore.worker as ft
+from ftcore.data import ElasticLoader
 
 HERE = Path.cwd()
 UNTIL = int(sys.argv[1])
@@ -69,6 +71,8 @@ part, shard = torch.zeros(8), rank % shards
 more = {"moments": {"m": ft.Slice(part, size=(8 * shards,), offset=(8 * shard,))}} if LAYOUT == "slices" else {}
 if LAYOUT == "data":
     more = {"data": Numbers()}
+if LAYOUT == "samples":
+    more = {"data": ElasticLoader(range(150), job.global_batch(dist.get_world_size(), 1), shuffle=False)}
 job.register(model=model, optimizer=optimizer, scheduler=scheduler, **more)
 
 
@@ -92,10 +96,11 @@ for step in job.steps(until=UNTIL, persist_every="auto" if PERSIST_EVERY == "aut
         scheduler.step()
         part += step.number * (1 + shard)
         bad = False
-        if LAYOUT == "data":
-            bad = step.batch == BAD
+        if LAYOUT in ("data", "samples"):
+            batch = step.batch if LAYOUT == "data" else int(step.batch[0]) // dist.get_world_size() + 1
+            bad = batch == BAD
             with (HERE / f"batches.{rank}").open("a") as file:
-                file.write(f"{step.number} {step.batch}\n")
+                file.write(f"{step.number} {batch}\n")
         step.report(loss=float("nan") if bad else loss.item())
         (HERE / f"new.{rank}").write_text(str(step.number))
         (HERE / f"new.{rank}").replace(HERE / f"step.{rank}")
