@@ -19,6 +19,10 @@ SCRIPTS = [
 ]
 
 
+TORCH_ABORTS = "terminate called without an active exception"
+"""torch seldom ends a process so, on a busy machine, when gloo's threads end; nothing of ftcore runs there."""
+
+
 def printed(text: str) -> set[str]:
     return set(re.findall(r"step \d+: loss [0-9.]+", text))
 
@@ -41,8 +45,11 @@ def test_an_example_resumes_and_runs_under_torchrun(tmp_path: Path, script: str)
         assert len(job.of("world.formed")) == 2
         found = printed(run.stdout())
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *flags, EXAMPLES / script]
-    done = subprocess.run(
-        [*command, "--steps", "300"], capture_output=True, text=True, env={**os.environ, **cpu}, check=False
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            [*command, "--steps", "300"], capture_output=True, text=True, env={**os.environ, **cpu}, check=False
+        )
+        if TORCH_ABORTS not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     assert len(found) == 3 and found == printed(done.stdout)
