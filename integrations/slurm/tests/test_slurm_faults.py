@@ -32,7 +32,7 @@ def test_dead_nodes_that_slurm_does_not_miss_yet(tmp_path: Path) -> None:
     """One that the job gets at its start, and one whose loss ends the job: it is requeued, and waits for neither."""
     policy = tmp_path / "policy.yaml"
     policy.write_text("{version: 1, options: {process_restart: {patience: 15s}}}")
-    with slurm(tmp_path, nodes=3, silent_s=40) as cluster:
+    with slurm(tmp_path, nodes=3, silent_s=70) as cluster:  # Slurm must not be the first to notice
         first, second, third = cluster.nodes
         second.power_off()
         flags = ["--nodes", "2", "--no-drain"]
