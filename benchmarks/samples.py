@@ -1,7 +1,7 @@
 """Resuming in the middle of an epoch: how soon the first batch is there, and what the order of the samples costs.
 
 The peer is what a script does without ftcore: torch's ``RandomSampler`` with the seed of the epoch, read up to the
-position. Its order of a billion samples does not fit into this machine's memory, so it is measured at ten million.
+position. It is measured at ten million samples: a billion would take a hundred times the memory that is printed.
 """
 
 import resource

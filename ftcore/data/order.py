@@ -1,8 +1,8 @@
 """The order of the samples of each epoch: a permutation of which any place is computed by itself.
 
-A shuffled list of a billion numbers takes minutes and gigabytes at each start. Here a place is enciphered: a balanced
-Feistel network over the next even number of bits, repeated until the result is a sample (cycle walking). The keys come
-from the seed and the epoch, so each epoch has an order of its own, the same on every rank of every world.
+A shuffled list of a billion numbers takes gigabytes, and must be made at each start. Here a place is enciphered: a
+balanced Feistel network over the next even number of bits, repeated until the result is a sample (cycle walking). The
+keys come from the seed and the epoch, so each epoch has an order of its own, the same on every rank of every world.
 
 Sources: M. Luby, C. Rackoff, "How to construct pseudorandom permutations from pseudorandom functions" (SIAM Journal on
 Computing, 1988); J. Black, P. Rogaway, "Ciphers with arbitrary finite domains" (CT-RSA 2002); the round function is the

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ftcore.data.order import SampleOrder
-from ftcore.places import merged, taken
+from ftcore.sample_ranges import merged, taken
 
 
 class SampleStream:

@@ -245,7 +245,7 @@ class DataPositioned:
         size: number of samples of the data set.
         seed: of the order of the samples.
         shuffle: whether they are shuffled.
-        skipped: the newest 1,000 ranges of places that are left out: first place, place after the last one.
+        skipped: the last 1,000 ranges of places that are left out, in order: first place, place after the last one.
     """
 
     node: str

@@ -14,8 +14,8 @@ import attrs
 from ftcore.events.checkpoint import BatchesSkipped, DataPositioned
 from ftcore.events.envelope import Event
 from ftcore.events.job import DataSkipped, JobSubmitted
-from ftcore.places import PlaceRange, merged, taken, without
 from ftcore.replay.reading import Folder
+from ftcore.sample_ranges import SampleRange, merged, taken, without
 from ftcore.states.model import JobState
 
 
@@ -39,9 +39,9 @@ class SampleSpan:
     end: int
     position: int
     batch: int
-    skipped: tuple[PlaceRange, ...]
+    skipped: tuple[SampleRange, ...]
 
-    def places(self) -> list[PlaceRange]:
+    def places(self) -> list[SampleRange]:
         """The places that they trained on."""
         return taken(self.position, (self.end - self.step) * self.batch, self.skipped)
 
@@ -191,7 +191,7 @@ class SampleLedger:
             kind = "lost" if data.position > expected else "repeated"
             self.discrepancies.append(Discrepancy(seq=event.seq, step=data.step, first=first, after=after, kind=kind))
 
-    def used(self) -> list[PlaceRange]:
+    def used(self) -> list[SampleRange]:
         """The places that the living lineage trained on."""
         return merged(place for span in self._spans for place in span.places())
 
@@ -223,5 +223,5 @@ class SampleLedger:
         }
 
 
-def _within(ranges: Sequence[PlaceRange], begin: int, end: int) -> int:
+def _within(ranges: Sequence[SampleRange], begin: int, end: int) -> int:
     return sum(max(0, min(after, end) - max(first, begin)) for first, after in ranges)

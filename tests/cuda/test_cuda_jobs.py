@@ -80,24 +80,23 @@ def test_a_killed_worker_goes_on_from_memory(job: Ftrun, undisturbed: dict[str, 
     assert result(run, job) == undisturbed["float16"]
 
 
-def test_an_index_out_of_range_is_a_sticky_error(job: Ftrun, undisturbed: dict[str, Result]) -> None:
-    """The context is lost, so the process is replaced; the copy in memory was complete before."""
-    code = "torch.zeros(4, device='cuda')[torch.tensor([9], device='cuda')]; torch.cuda.synchronize()"
+@pytest.mark.parametrize(
+    ("cls", "code"),
+    [
+        ("cuda-sticky", "torch.zeros(4, device='cuda')[torch.tensor([9], device='cuda')]; torch.cuda.synchronize()"),
+        ("oom-gpu", "torch.empty(1 << 45, device='cuda')"),
+    ],
+)
+def test_an_error_of_cuda_is_known_and_the_process_replaced(
+    job: Ftrun, undisturbed: dict[str, Result], cls: str, code: str
+) -> None:
+    """An index out of range loses the context; memory may be used up by another process, so the first time is tried
+    again. The copy in memory was complete before."""
     job.drop("do.0", f"{code} #{AT}")
     run = start(job)
     assert run.end() == 0, run.stderr()
     [incident] = job.of("incident.opened")
-    assert incident.data.fault.cls == "cuda-sticky", incident.data
-    assert result(run, job) == undisturbed["float16"]
-
-
-def test_memory_of_the_device_is_used_up(job: Ftrun, undisturbed: dict[str, Result]) -> None:
-    """The message of torch is found; the first time, the job is restarted: the cause may be another process."""
-    job.drop("do.0", f"torch.empty(1 << 45, device='cuda') #{AT}")
-    run = start(job)
-    assert run.end() == 0, run.stderr()
-    [incident] = job.of("incident.opened")
-    assert incident.data.fault.cls == "oom-gpu", incident.data
+    assert incident.data.fault.cls == cls, incident.data
     assert result(run, job) == undisturbed["float16"]
 
 

@@ -20,7 +20,7 @@ SCRIPTS = [
 
 
 TORCH_ABORTS = "terminate called without an active exception"
-"""torch seldom ends a process so, on a busy machine, when gloo's threads end; nothing of ftcore runs there."""
+"""How a process under torchrun ended once, on a busy machine; the cause is not known. ftcore starts nothing in it."""
 
 
 def printed(text: str) -> set[str]:

@@ -7,13 +7,13 @@ for the ledger that is read from the log. Pure.
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-PlaceRange: TypeAlias = tuple[int, int]
+SampleRange: TypeAlias = tuple[int, int]
 """The first place, and the place after the last one."""
 
 
-def merged(ranges: Iterable[PlaceRange]) -> list[PlaceRange]:
+def merged(ranges: Iterable[SampleRange]) -> list[SampleRange]:
     """Return ranges in order, without overlap."""
-    made: list[PlaceRange] = []
+    made: list[SampleRange] = []
     for first, after in sorted(ranges):
         if made and first <= made[-1][1]:
             made[-1] = (made[-1][0], max(made[-1][1], after))
@@ -22,7 +22,7 @@ def merged(ranges: Iterable[PlaceRange]) -> list[PlaceRange]:
     return made
 
 
-def taken(position: int, count: int, skipped: Sequence[PlaceRange]) -> list[PlaceRange]:
+def taken(position: int, count: int, skipped: Sequence[SampleRange]) -> list[SampleRange]:
     """Return the places of the next samples.
 
     Args:
@@ -30,7 +30,7 @@ def taken(position: int, count: int, skipped: Sequence[PlaceRange]) -> list[Plac
         count: how many samples.
         skipped: places to leave out, in order, without overlap.
     """
-    found: list[PlaceRange] = []
+    found: list[SampleRange] = []
     at = position
     for first, after in skipped:
         if count and at < first:
@@ -44,9 +44,9 @@ def taken(position: int, count: int, skipped: Sequence[PlaceRange]) -> list[Plac
     return found
 
 
-def without(ranges: Iterable[PlaceRange], others: Sequence[PlaceRange]) -> list[PlaceRange]:
+def without(ranges: Iterable[SampleRange], others: Sequence[SampleRange]) -> list[SampleRange]:
     """Return the places of ranges that are in none of the others, which are in order and without overlap."""
-    left: list[PlaceRange] = []
+    left: list[SampleRange] = []
     for first, after in ranges:
         at = first
         for begin, end in others:
