@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     )
     from ftcore.runtime.agent.agent import Agent
     from ftcore.runtime.agent.config import AgentConfig, Outcome
+    from ftcore.runtime.agent.workers.output import Output
     from ftcore.runtime.agent.workers.pages import WorkerPage
-    from ftcore.runtime.agent.workers.supervisor import LocalSupervisor, Output
+    from ftcore.runtime.agent.workers.supervisor import LocalSupervisor
     from ftcore.runtime.master.master import Master
     from ftcore.runtime.observers import Observed, ObservedMaster, ObservedNode, ObserverAdapter
     from ftcore.runtime.wire.frames import Submission, submission
@@ -67,7 +68,7 @@ _MODULES = {
     "ObserverAdapter": "ftcore.runtime.observers",
     "Occupant": "ftcore.ports",
     "Outcome": "ftcore.runtime.agent.config",
-    "Output": "ftcore.runtime.agent.workers.supervisor",
+    "Output": "ftcore.runtime.agent.workers.output",
     "Platform": "ftcore.ports",
     "PlatformAdapter": "ftcore.platforms",
     "PlatformEvent": "ftcore.ports",

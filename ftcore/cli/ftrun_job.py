@@ -47,7 +47,7 @@ from ftcore.policies.file.notes import notes
 from ftcore.ports import Launch
 from ftcore.runtime.agent.config import LEAVE_MARGIN_S, AgentConfig, Outcome
 from ftcore.runtime.agent.workers import launchable, processes
-from ftcore.runtime.agent.workers.supervisor import LINE_PREFIX, STDERR, STDOUT, Output
+from ftcore.runtime.agent.workers.output import LINE_PREFIX, STDERR, STDOUT, Output
 from ftcore.runtime.agent.workers.warm_start import Started
 from ftcore.runtime.log_context import describe
 from ftcore.runtime.logging import configure

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import structlog
 
-from ftcore.commands import PaceSaves
+from ftcore.commands import PaceSaves, ParkWorkers
 from ftcore.errors import FtcoreError
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.scan import Hit
@@ -29,7 +29,7 @@ from ftcore.launch.process import handled_signals, signal_code
 from ftcore.logs.stores import opened
 from ftcore.policies.file.job_options import CheckpointOptions
 from ftcore.policies.targets import targets
-from ftcore.ports import BoundaryControl, EventLog, Performer, RetainedLog, Supervisor
+from ftcore.ports import BoundaryControl, EventLog, ParkControl, Performer, RetainedLog, Supervisor
 from ftcore.runtime.agent.agent import Agent
 from ftcore.runtime.agent.checkpoints import NodeCheckpoints
 from ftcore.runtime.agent.config import LEAVE_MARGIN_S, AgentConfig, AgentParts, Outcome
@@ -38,9 +38,11 @@ from ftcore.runtime.agent.keeper_link import KeeperLink
 from ftcore.runtime.agent.search import search
 from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.boundary import BoundaryPerformer, performers_of
+from ftcore.runtime.agent.workers.output import Output
 from ftcore.runtime.agent.workers.pace import SavePacer
+from ftcore.runtime.agent.workers.parking import ParkPerformer, WorkerFault
 from ftcore.runtime.agent.workers.reaper import Reaper
-from ftcore.runtime.agent.workers.supervisor import LocalSupervisor, Output
+from ftcore.runtime.agent.workers.supervisor import LocalSupervisor
 from ftcore.runtime.agent.workers.warm_start import Started
 from ftcore.runtime.checks.protocol import Context
 from ftcore.runtime.keeper.config import CopyAccess, KeeperConfig
@@ -108,6 +110,10 @@ def _local(config: NodeConfig, reaper: Reaper, agent: Callable[[], Agent | None]
         if (found := agent()) is not None:
             found.matched(round_, rank, hit)
 
+    def noticed(fault: WorkerFault) -> None:
+        if (found := agent()) is not None:
+            found.noticed(fault)
+
     policy = config.agent.submission.policy
     return LocalSupervisor(
         env=config.agent.env,
@@ -118,6 +124,7 @@ def _local(config: NodeConfig, reaper: Reaper, agent: Callable[[], Agent | None]
         on_store_lost=store_lost,
         reaper=reaper,
         on_match=matched,
+        on_fault=noticed,
         rules=extra_rules(policy.rules, policy.source),
         warm=config.warm,
     )
@@ -262,6 +269,8 @@ def _performers(supervisor: Supervisor, at_boundaries: BoundaryPerformer | None)
     found = performers_of(at_boundaries)
     if isinstance(supervisor, LocalSupervisor):
         found[PaceSaves] = SavePacer(supervisor.boundaries, supervisor.progress)
+    if isinstance(supervisor, ParkControl):
+        found[ParkWorkers] = ParkPerformer(supervisor, supervisor.progress)
     return found
 
 

@@ -136,7 +136,7 @@ class Supervisor(Protocol):
     """
 
     async def start(self, launch: Launch) -> tuple[tuple[int, ...], str]:
-        """Start all workers of the launch.
+        """Start all workers of the launch; those that ``ParkControl.park`` left waiting enter its round.
 
         Returns:
             The PIDs by local rank, and the start method (``fork``, ``exec: reason``).
@@ -193,6 +193,21 @@ class BoundaryControl(Protocol):
 
     def boundaries(self) -> Sequence[WorkerBoundary | None]:
         """The workers' boundaries, by local rank; None for a worker that has ended."""
+
+
+@runtime_checkable
+class ParkControl(Protocol):
+    """Optional part of a supervisor: its workers leave their round, and enter the next one in the same processes."""
+
+    async def park(self, grace_s: float) -> tuple[int, ...]:
+        """Let all living workers leave their round and wait with their state.
+
+        One that has not left after ``grace_s`` seconds is killed, and its end is not reported. ``start`` lets those
+        that wait enter its round; ``stop`` ends them.
+
+        Returns:
+            The local ranks that wait.
+        """
 
 
 @attrs.frozen

@@ -35,6 +35,8 @@ STAGES: Final = 4
 GOES_BACK: Final = 8
 SKIPS: Final = 16
 PACED: Final = 32
+RETRIES: Final = 64
+PARKS: Final = 128
 ABILITIES: Final = {
     WAITS: "pause",
     SAVES: "checkpoint",
@@ -42,6 +44,8 @@ ABILITIES: Final = {
     GOES_BACK: "rollback",
     SKIPS: "skip",
     PACED: "interval",
+    RETRIES: "retry",
+    PARKS: "park",
 }
 """Abilities of the job (``ftcore.policies.base.Ability``) by bit."""
 
@@ -59,7 +63,7 @@ class BoundaryState:
     """Where a worker is. See the module's table.
 
     Args:
-        able: what the worker can do at a boundary, as bits.
+        able: what the worker can do, as bits.
         reached: number of boundaries reached.
         waits: it waits at the newest one.
         saved: boundary of the newest save that is over; 0: none.
@@ -95,8 +99,13 @@ class BoundaryWords:
         self._words = view.cast("q")
 
     def can(self, able: int) -> None:
-        """Publish what the worker can do at a boundary."""
+        """Publish what the worker can do."""
         self._words[_ABLE] |= able
+
+    @property
+    def able(self) -> int:
+        """What was published, as bits."""
+        return self._words[_ABLE]
 
     def reach(self, number: int) -> bool:
         """Publish a boundary; returns whether there is something to do at it."""

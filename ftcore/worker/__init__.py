@@ -9,12 +9,15 @@ functions do nothing, so a script runs anywhere; ``get_rng_states`` and ``set_rn
 
 from ftcore.batch import RankBatch
 from ftcore.worker._boundary import boundary, on_save
-from ftcore.worker._job import TrainingJob, TrainingStep, join
+from ftcore.worker._job import TrainingJob, join
 from ftcore.worker._progress import report, saved, watch
 from ftcore.worker._rng import get_rng_states, set_rng_states
+from ftcore.worker._rounds import MemoryDamaged
+from ftcore.worker._step import TrainingStep
 from ftcore.worker.state.slices import DeclaredSlice as Slice
 
 __all__ = [
+    "MemoryDamaged",
     "RankBatch",
     "Slice",
     "TrainingJob",

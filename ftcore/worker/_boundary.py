@@ -37,6 +37,16 @@ class StepBoundary:
         if words is not None:
             words.can(WAITS)
 
+    def new_round(self, words: BoundaryWords | None) -> None:
+        """Count from the start of the next round; what the worker can do stays.
+
+        Args:
+            words: the words of its page.
+        """
+        if words is not None and self._words is not None:
+            words.can(self._words.able)
+        self._words, self._number = words, 0
+
     def stepped(self) -> None:
         """Count a step of the optimizer as a boundary; not once the script calls ``boundary``."""
         if self._words is not None and not self._explicit:

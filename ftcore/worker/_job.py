@@ -17,97 +17,30 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from types import TracebackType
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ftcore.batch import BatchRule, BatchTotal, RankBatch, batch_total, rank_batch, wrong_sizes
-from ftcore.shm.boundary import GOES_BACK, PACED, SKIPS, STAGES
+from ftcore.errors import CheckpointError
+from ftcore.shm.boundary import GOES_BACK, PACED, PARKS, RETRIES, SKIPS, STAGES
+from ftcore.shm.page import PageWriter
+from ftcore.worker import _environment, _groups, _rounds
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
 from ftcore.worker._progress import progress
+from ftcore.worker._rounds import NORM, UCE, AbnormalNorm
+from ftcore.worker._step import TrainingStep
 
 if TYPE_CHECKING:
     from ftcore.shm.boundary import BoundaryWords
     from ftcore.worker.state.collect import StateCollection
     from ftcore.worker.state.load import LoadedState
-    from ftcore.worker.state.shards import SavedStep
     from ftcore.worker.state.stage import StateStager
-
-ROUND_ENV: Final = "FTCORE_ROUND"
-"""The round of this process."""
-
-LOCAL_RANK_ENV: Final = "FTCORE_LOCAL_RANK"
-"""The rank of this process on its node; LOCAL_RANK may be 0 on all of them."""
-
-RESUME_ENV: Final = "FTCORE_RESUME"
-ROLLBACKS_ENV: Final = "FTCORE_ROLLBACKS"
-CHECKPOINTS_ENV: Final = "FTCORE_CHECKPOINTS"
-RESUME_STEP_ENV: Final = "FTCORE_RESUME_STEP"
-"""After a rollback, the newest step that may be resumed from."""
-
-BATCH_ENV: Final = "FTCORE_BATCH"
-"""The global batch of this world, if ``ftrun`` has one."""
-
-SKIP_ENV: Final = "FTCORE_SKIP"
-"""What rollbacks of this run skip: after which step, and how many batches."""
-
-PERSIST_EVERY_ENV: Final = "FTCORE_PERSIST_EVERY"
-"""Steps between two saves to storage, if the master has chosen before this round."""
 
 FLUSH_S: Final = 600.0
 """Longest wait in seconds for the last checkpoint."""
 
 _Build = TypeVar("_Build", bound=Callable[[], object])
-
-
-class TrainingStep:
-    """One step of the training; a context manager around its computation.
-
-    Args:
-        job: the job.
-        number: its number, counted from 1 since the start of the training.
-    """
-
-    def __init__(self, job: "TrainingJob", number: int) -> None:
-        self._job = job
-        self.number = number
-        self._loss: float | None = None
-        self._grad_norm: float | None = None
-        self._batch: Any = None
-        self._ended = False
-
-    def __enter__(self) -> "TrainingStep":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if error is None:
-            self.end()
-        elif isinstance(error, Exception):
-            self._job.step_failed()
-        self._ended = True  # a step that failed is not complete, whatever the script does with the error
-
-    @property
-    def batch(self) -> Any:
-        """The next batch of the registered ``data``, which starts again at its end; the same one within a step.
-
-        Raises:
-            AttributeError: nothing is registered as ``data``.
-        """
-        if self._batch is None:
-            self._batch = self._job.next_batch(self.number - 1)
-        return self._batch
-
-    def report(self, loss: float | None = None, grad_norm: float | None = None) -> None:
-        """Report the loss and the gradient norm of the step; see ``ftcore.worker.report``."""
-        self._loss = None if loss is None else float(loss)
-        self._grad_norm = None if grad_norm is None else float(grad_norm)
-
-    def end(self) -> None:
-        """End the step: it is reported, saved if it is time, and the job may pause here. Called by ``with``."""
-        if not self._ended:
-            self._ended = True
-            self._job.end_step(self.number, self._loss, self._grad_norm)
 
 
 class TrainingJob:
@@ -128,6 +61,11 @@ class TrainingJob:
         self._pace: BoundaryWords | None = None
         self._until: int | None = None
         self._said = ""
+        self._builders: list[Callable[[], object]] = []
+        self._link: _rounds.RoundLink | None = None
+        self._has_left = self._is_damaged = False
+        self._marked = 0
+        self._norm_limit, self._tolerated = _environment.norm_threshold(), _environment.tolerated()
         self.loaded: LoadedState | None = None
         """What ``load`` restored; None: it was not called, or nothing is registered."""
 
@@ -155,21 +93,21 @@ class TrainingJob:
         collection = self._collection or StateCollection()
         collection.register(objects)
         if self._stager is None:
-            round_ = int(os.environ.get(ROUND_ENV, "0"))
-            rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", LOCAL_RANK_ENV))
+            rank, local_rank, round_ = _environment.place()
             self._collection = collection
-            self._keeper = KeeperClient(self._path, rank, local_rank, round_, _local_ranks())
+            self._keeper = KeeperClient(self._path, rank, local_rank, round_, _environment.local_ranks())
             if not self._keeper.connect():
                 self._say(f"saves are not possible now: {self._keeper.problem}")
             self._stager = StateStager(collection, self._keeper, round_)
+            self._link = _rounds.open_link()
             boundary = step_boundary()
             boundary.on_save(self._save_on_request)
             boundary.on_stage(self._stage_on_request)
             boundary.on_boundary(self._mark)
             words = progress().boundary_words
             if words is not None:
-                words.can(STAGES | (GOES_BACK if os.environ.get(CHECKPOINTS_ENV) else 0))
-        resume = _resume("")
+                words.can(STAGES | (GOES_BACK if os.environ.get(_environment.CHECKPOINTS_ENV) else 0))
+        resume = _environment.resume("")
         if resume is None or resume.source != "memory":  # else `load` reads memory that new slots may replace
             self._stager.prepare()
 
@@ -186,13 +124,15 @@ class TrainingJob:
             return 0
         from ftcore.worker.state.load import ResumeChoice, StateLoader
 
-        where = os.environ.get(CHECKPOINTS_ENV, "")
-        limit = os.environ.get(RESUME_STEP_ENV, "")
-        choice = ResumeChoice(_resume(where), where, int(limit) if limit else None, _rollbacks())
+        where = os.environ.get(_environment.CHECKPOINTS_ENV, "")
+        limit = os.environ.get(_environment.RESUME_STEP_ENV, "")
+        choice = ResumeChoice(
+            _environment.resume(where), where, int(limit) if limit else None, _environment.rollbacks()
+        )
         loader = StateLoader(self._collection, self._keeper, choice)
         self.loaded = loader.load()
         if self._keeper is not None:
-            self._keeper.loaded({**self.loaded._asdict(), "local_ranks": _local_ranks()})
+            self._keeper.loaded({**self.loaded._asdict(), "local_ranks": _environment.local_ranks()})
         if self.loaded.source:
             progress().resumed_at(self.loaded.step)
             self._mark(self.loaded.step)
@@ -254,9 +194,9 @@ class TrainingJob:
     def _leave_interval(self) -> None:
         """Leave the interval of saves to storage to the master, if there is a storage."""
         words = progress().boundary_words
-        if self._stager is None or words is None or not os.environ.get(CHECKPOINTS_ENV):
+        if self._stager is None or words is None or not os.environ.get(_environment.CHECKPOINTS_ENV):
             return
-        self._persist_every, self._pace = int(os.environ.get(PERSIST_EVERY_ENV, "0")), words
+        self._persist_every, self._pace = int(os.environ.get(_environment.PERSIST_EVERY_ENV, "0")), words
         words.can(PACED)
 
     def _must_persist(self, number: int) -> bool:
@@ -265,7 +205,8 @@ class TrainingJob:
         return _is_due(number, self._persist_every)
 
     def _steps(self, number: int) -> Iterator[TrainingStep]:
-        skips = _skips() if self._stager is not None and self._data is not None else {}
+        self._publish()
+        skips = _environment.skips() if self._stager is not None and self._data is not None else {}
         while self._until is None or number < self._until:
             if number in skips:
                 self._skip(number, skips[number])
@@ -273,6 +214,8 @@ class TrainingJob:
             step = TrainingStep(self, number)
             yield step
             step.end()
+            if self._has_left:
+                number = self._next_round()
         self.flush()
 
     def flush(self, within_s: float = FLUSH_S) -> None:
@@ -284,7 +227,7 @@ class TrainingJob:
         if self._stager is None or self._keeper is None:
             return
         self._stager.flush()
-        if not os.environ.get(CHECKPOINTS_ENV):
+        if not os.environ.get(_environment.CHECKPOINTS_ENV):
             return  # ftrun has no --checkpoints: nothing is written
         for why in self._keeper.written(within_s):
             self._say(f"the last checkpoint was not written: {why}")
@@ -301,7 +244,7 @@ class TrainingJob:
         Raises:
             ValueError: the sizes are wrong, or there are more ranks than samples.
         """
-        text = os.environ.get(BATCH_ENV, "")
+        text = os.environ.get(_environment.BATCH_ENV, "")
         rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         if text:
             found = json.loads(text)
@@ -317,9 +260,15 @@ class TrainingJob:
     def on_round(self, build: _Build) -> _Build:
         """Call a function that builds what holds a process group, now and in each later round; usable as a decorator.
 
-        A process belongs to one round, so it is called once.
+        After a fault that left this process alive, it goes on in the next round, with new groups. If all groups and DDP
+        models are made in such functions, it also does if another rank is a new process. The default group may be made
+        before, from the environment. Register the module itself, not the DDP model around it.
+
+        Args:
+            build: makes groups and models, in the same order on all ranks; it may use collectives.
         """
-        build()
+        self._builders.append(build)
+        _groups.build([build])
         return build
 
     # -- steps
@@ -350,11 +299,31 @@ class TrainingJob:
 
     def end_step(self, number: int, loss: float | None, grad_norm: float | None) -> None:
         """Report a completed step, save it if it is time, and reach its boundary."""
+        if self._link is not None and self._link.ordered and self._can_leave():
+            # nothing failed here, or the script has handled the error of an ended collective
+            self._mark(number)
+            self._has_left = True
+            return
         progress().report(number, loss, grad_norm)
         persist = number == self._until or self._must_persist(number)
         if persist or _is_due(number, self._save_every):
             self.save(number, persist)
         step_boundary().reached(number)
+
+    def check_norm(self, number: int, norm: float) -> None:
+        """End a step whose global norm is at or over the threshold, or not finite, unless the step is tolerated.
+
+        Raises:
+            AbnormalNorm: the step is to be computed again.
+        """
+        limit = self._norm_limit
+        if limit is None or self._link is None or norm < limit:
+            return
+        if number in self._tolerated:
+            text = f"norm: {norm:.4g} at step {number} again, where the threshold is {limit:.4g}; it is accepted"
+            self._link.report(NORM, number - 1, text, norm=norm, at=number, limit=limit, again=1.0)
+        elif self._can_leave():
+            raise AbnormalNorm(norm, limit)
 
     def _skip(self, step: int, batches: int) -> None:
         """Leave out batches that follow a step; the state of that step was saved before, so a restart does it again."""
@@ -365,17 +334,115 @@ class TrainingJob:
             for _ in range(batches):
                 self.next_batch()
         if self._keeper is not None:
-            self._keeper.skipped({"step": step, "batches": batches, "local_ranks": _local_ranks()})
+            self._keeper.skipped({"step": step, "batches": batches, "local_ranks": _environment.local_ranks()})
 
-    def step_failed(self) -> None:
-        """Save in memory what was complete before a step that failed; ranks fail when another rank has died."""
-        if self._stager is not None:
+    def step_failed(self, number: int, error: Exception) -> bool:
+        """Leave the round if the fault leaves this process alive; else save in memory what was complete.
+
+        Args:
+            number: the step.
+            error: what it raised.
+
+        Returns:
+            Whether this process goes on in the next round.
+        """
+        if self._leaves(error, number):
+            self._has_left = True
+        elif self._stager is not None:  # ranks fail when another rank has died
             with contextlib.suppress(Exception):  # the error of the step is the one that counts
                 self._stager.stage_now(0.0)
+        return self._has_left
+
+    # -- rounds
+
+    def _publish(self) -> None:
+        """Publish before the first step whether this process can go on in another round."""
+        if self._link is None or self._collection is None:
+            return
+        words = progress().boundary_words
+        if words is not None and _groups.can_retry() and not self._collection.refers_to_groups():
+            words.can(RETRIES | (PARKS if _groups.can_park() else 0))
+
+    def _can_leave(self) -> bool:
+        words = progress().boundary_words
+        able = words is not None and bool(words.able & RETRIES)
+        return able and self._link is not None and _groups.can_retry()
+
+    def _leaves(self, error: Exception, number: int) -> bool:
+        """Whether an error is no reason to end this process; it is reported, unless an order to leave came before."""
+        if not self._can_leave():
+            return False
+        assert self._link is not None
+        if self._link.ordered:
+            return True
+        kind = _rounds.kind_of(error)
+        if not kind:
+            return False
+        self._is_damaged = kind == UCE
+        values = {"norm": error.norm, "at": number, "limit": error.limit} if isinstance(error, AbnormalNorm) else {}
+        self._link.report(kind, number - 1, f"{type(error).__name__}: {error}", **values)
+        return True
+
+    def _next_round(self) -> int:
+        """Leave the round, wait, and enter the next one; returns the last completed step."""
+        while True:
+            found = self._leave()
+            try:
+                return self._enter(found)
+            except Exception as error:  # another fault meanwhile
+                if not self._leaves(error, self._marked + 1):
+                    raise
+
+    def _leave(self) -> _rounds.NextRound:
+        """Leave all groups, save in memory what is complete, and wait for the next round."""
+        assert self._link is not None
+        _groups.shut_down()
+        self._stage_left()
+        _groups.leave()
+        self._link.out()
+        while (order := self._link.wait_order()) is not None:
+            if isinstance(order, _rounds.NextRound):
+                return order
+            without, number = order
+            self._stage_left(without)
+            self._link.left(number)
+        raise ConnectionError("the agent of this process has ended")
+
+    def _stage_left(self, without: Collection[int] = ()) -> None:
+        assert self._stager is not None
+        with contextlib.suppress(Exception):  # what was saved before counts
+            self._stager.stage_now(0.0, without, values_only=self._is_damaged)
+
+    def _enter(self, found: _rounds.NextRound) -> int:
+        """Enter the next round, and go back to the state that all its ranks have; returns its step.
+
+        Raises:
+            CheckpointError: there is no such state.
+        """
+        assert self._link is not None and self._collection is not None
+        assert self._keeper is not None and self._stager is not None
+        page = PageWriter(_rounds.become(found))
+        progress().new_round(page)
+        step_boundary().new_round(page.boundary)
+        if self._pace is not None and page.boundary is not None:
+            self._persist_every, self._pace = int(os.environ.get(_environment.PERSIST_EVERY_ENV, "0")), page.boundary
+        self._norm_limit, self._tolerated = _environment.norm_threshold(), _environment.tolerated()
+        rank, local_rank, round_ = _environment.place()
+        self._keeper.new_round(rank, local_rank, round_, _environment.local_ranks())
+        self._stager.new_round(round_)
+        self._collection.forget_gradients()
+        self._batches, self._has_left, self._is_damaged = None, False, False
+        self._link.entered()
+        _groups.enter(self._builders)
+        step = self.load()
+        if self.loaded is None or not self.loaded.source:
+            raise CheckpointError("no saved state is left, and this process has gone on from it")
+        return step
 
     def _mark(self, step: int) -> None:
         """Remember what forward and backward will change, for a checkpoint of this step when other ranks have died."""
         assert self._stager is not None
+        self._marked = step
         try:
             self._stager.boundary(step)
         except Exception as error:
@@ -398,35 +465,6 @@ class TrainingJob:
 
 def _is_due(number: int, every: int) -> bool:
     return every > 0 and number % every == 0
-
-
-def _local_ranks() -> int:
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def _skips() -> dict[int, int]:
-    """The batches to skip, by the step after which they are."""
-    found: dict[int, int] = {}
-    for each in json.loads(os.environ.get(SKIP_ENV) or "[]"):
-        if each["unit"] == "batches":
-            found[each["step"]] = found.get(each["step"], 0) + each["amount"]
-    return found
-
-
-def _resume(checkpoints: str) -> "SavedStep | None":
-    text = os.environ.get(RESUME_ENV, "")
-    if not text:
-        return None
-    from ftcore.worker.state.shards import SavedStep
-
-    found = json.loads(text)
-    where = found.get("where") or checkpoints if found["source"] == "storage" else ""
-    return SavedStep(int(found["step"]), int(found["round"]), found["source"], where)
-
-
-def _rollbacks() -> tuple[tuple[int, int], ...]:
-    found = json.loads(os.environ.get(ROLLBACKS_ENV, "[]"))
-    return tuple((int(each["round"]), int(each["step"])) for each in found)
 
 
 _of_process: TrainingJob | None = None

@@ -130,6 +130,22 @@ class KeeperClient:
         self.job = self.log = self.url = ""
         """What the keeper said at the last connection: job, identity of the log, URL of the checkpoints."""
 
+    def new_round(self, rank: int, local_rank: int, round_: int, local_ranks: int) -> None:
+        """Go on in the next round: both connections are made anew.
+
+        Args:
+            rank: the global rank of this process.
+            local_rank: its local rank.
+            round_: the round.
+            local_ranks: number of local ranks of the node.
+        """
+        with self._lock:
+            self._self |= {"rank": rank, "local_rank": local_rank, "round": round_, "local_ranks": local_ranks}
+            self._lose(self._requests, "the round has ended")
+            if self._orders is not None:
+                with contextlib.suppress(OSError):
+                    self._orders.shutdown(socket.SHUT_RDWR)
+
     # -- requests
 
     def connect(self) -> bool:

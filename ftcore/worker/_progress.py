@@ -44,6 +44,16 @@ class ProgressCounter:
         """The page's words of step boundaries; None: there are none."""
         return self._page.boundary if self._page is not None else None
 
+    def new_round(self, page: PageWriter) -> None:
+        """Count the steps of the next round on its page.
+
+        Args:
+            page: the page.
+        """
+        self._page, self._steps, self._stepped_at, self._waited = page, 0, 0, 0
+        if self._watch is not None:
+            self._watch.use(page.notes)
+
     def stepped(self) -> None:
         """Count a step of the optimizer; not counted once the script reports its steps."""
         if self._page is None:

@@ -38,6 +38,10 @@ class ProcessDetectors:
         self._spike = None if norm_limit is None else NormSpike(limit=norm_limit, warmup_steps=warmup_steps)
         self._threshold = NormThreshold(norm_threshold)
 
+    def use(self, notes: NotesWriter | None) -> None:
+        """Write findings elsewhere from now on."""
+        self._notes = notes
+
     def observe(self, step: int, mono: int, loss: float | None, norm: float | None) -> None:
         """Check a reported step; never raises."""
         if self._notes is None:

@@ -30,6 +30,7 @@ from ftcore.runtime.agent.telemetry.evidence import Evidence
 from ftcore.runtime.agent.telemetry.node_info import NodeInfoWatch
 from ftcore.runtime.agent.telemetry.watch_notes import POLL_S as NOTES_POLL_S
 from ftcore.runtime.agent.telemetry.watch_progress import ProgressWatch
+from ftcore.runtime.agent.workers.parking import WorkerFault
 from ftcore.runtime.checks.protocol import CheckReport
 from ftcore.runtime.clock import at
 from ftcore.runtime.log_context import describe
@@ -285,6 +286,12 @@ class Agent:
         if self._core.round == round_:
             node, life = self.config.node, self._core.incarnation
             self._record(LogMatched(node=node, incarnation=life, round=round_, rank=rank, **attrs.asdict(hit)))
+
+    def noticed(self, fault: WorkerFault) -> None:
+        """Report a fault that a worker of this node noticed and stays alive after."""
+        if not self._core.running or self._core.round != fault.round or self._core.part is None:
+            return
+        self._record(fault.fact(self.config.node, self._core.incarnation, self._core.part.base_rank))
 
     def _record(self, data: Any, mono: int | None = None) -> None:
         self._outbox.add(data, at(mono, self._host))

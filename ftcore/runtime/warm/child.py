@@ -16,6 +16,7 @@ from types import ModuleType
 
 from ftcore.runtime.warm import protocol
 from ftcore.shm.page import PAGE_FD_ENV
+from ftcore.shm.rounds import ROUNDS_FD_ENV
 
 _PR_SET_PDEATHSIG = 1
 _FRESH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fresh.py")
@@ -53,7 +54,7 @@ def park(channel: socket.socket, agent: int, intermediate: int, preloaded: froze
     message, fds = protocol.receive(channel)
     if message is None:
         os._exit(0)
-    body_fd, stdout, stderr, page, stacks = fds
+    body_fd, stdout, stderr, page, stacks, rounds = fds
     body = protocol.read_body(body_fd)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
@@ -61,7 +62,7 @@ def park(channel: socket.socket, agent: int, intermediate: int, preloaded: froze
     os.close(stderr)
     os.chdir(body["cwd"])
     loaded = dict(os.environ)
-    body["env"][PAGE_FD_ENV] = str(page)
+    body["env"] |= {PAGE_FD_ENV: str(page), ROUNDS_FD_ENV: str(rounds)}
     os.environ.clear()
     os.environ.update(body["env"])
     reason = body["exec_reason"] or _why_exec(body, preloaded)
@@ -70,7 +71,8 @@ def park(channel: socket.socket, agent: int, intermediate: int, preloaded: froze
     _default_signals(python=not reason)
     body["env"], body["stacks"] = loaded, stacks
     if reason:
-        os.set_inheritable(page, True)
+        for inherited in (page, rounds):
+            os.set_inheritable(inherited, True)
         _exec(body)
     os.close(body_fd)
     return body
@@ -90,7 +92,8 @@ def take_over(body_fd: int, fresh: frozenset[str]) -> protocol.WorkerBody | None
         importlib.import_module(body["hooks"])
     if _why_exec(body, frozenset(name for name in sys.modules if "." not in name) - fresh):
         return None
-    os.set_inheritable(int(os.environ[PAGE_FD_ENV]), False)
+    for name in (PAGE_FD_ENV, ROUNDS_FD_ENV):
+        os.set_inheritable(int(os.environ[name]), False)
     return body
 
 

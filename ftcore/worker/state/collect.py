@@ -201,6 +201,19 @@ class StateCollection:
                 return part.names[id(param)], part.flat_of(param)
         return None
 
+    def refers_to_groups(self) -> bool:
+        """Whether a module itself refers to process groups: its parameters are split between ranks."""
+        params = (each for part in self._modules() for each in part.module.parameters())
+        return any(is_dtensor(each) or type(each).__name__ == "FlatParameter" for each in params)
+
+    def forget_gradients(self) -> None:
+        """Remove the gradients of a step that failed."""
+        for part in self._modules():
+            part.module.zero_grad(set_to_none=True)
+
+    def _modules(self) -> list[ModulePart]:
+        return [part for part in self.parts.values() if isinstance(part, ModulePart)]
+
     def expected_bytes(self, collected: CollectedState) -> int:
         """Bytes of this rank's data, with the state that optimizers will have after their first step."""
         optimizers = [part.optimizer for part in self.parts.values() if isinstance(part, OptimizerPart)]

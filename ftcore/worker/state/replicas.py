@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -66,10 +66,16 @@ class ReplicaGroups(NamedTuple):
         node = self.node_of[self.rank]
         return self.rank == next(rank for rank in self.members if self.node_of[rank] == node)
 
-    def stages_now(self) -> bool:
-        """Whether the rank stages tensors if others have died: it is the first living one of its group on its node."""
+    def stages_now(self, without: Collection[int] = ()) -> bool:
+        """Whether the rank stages tensors if others have died: it is the first living one of its group on its node.
+
+        Args:
+            without: ranks that live, but whose memory is damaged.
+        """
         node = self.node_of[self.rank]
-        before = [rank for rank in self.members if rank < self.rank and self.node_of[rank] == node]
+        before = [
+            rank for rank in self.members if rank < self.rank and self.node_of[rank] == node and rank not in without
+        ]
         return not any(_is_alive(self.pid_of[rank]) for rank in before if self.pid_of)
 
     @property

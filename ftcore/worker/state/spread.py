@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ftcore.checkpoint.layout import grouped
+from ftcore.worker import _groups
 from ftcore.worker.state.layouts import TensorBox, write
 
 BATCH_BYTES: Final = 16 << 20
@@ -79,7 +80,8 @@ class SpreadGroup:
     def __init__(self, ranks: Sequence[int]) -> None:
         self._sender = ranks[0]
         self._sends = dist.get_rank() == self._sender
-        self._group = dist.new_group(sorted(ranks), use_local_synchronization=True)
+        with _groups.made_again():  # it does not outlive this load
+            self._group = dist.new_group(sorted(ranks), use_local_synchronization=True)
         self._device = device_of(self._group)
 
     def object(self, value: Any = None) -> Any:

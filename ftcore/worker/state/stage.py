@@ -22,7 +22,8 @@ import queue
 import sys
 import threading
 import time
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -37,7 +38,7 @@ from ftcore.worker.state.boundaries import PassedBoundaries, PassedBoundary
 from ftcore.worker.state.collect import CollectedState, StateCollection
 from ftcore.worker.state.copying import PendingCopies, StagedData
 from ftcore.worker.state.replicas import RankLink, ReplicaGroups, ReplicaStore
-from ftcore.worker.state.staging_job import POLL_S, StagingJob
+from ftcore.worker.state.staging_job import POLL_S, Preparation, StagingJob
 
 AGREE_S: Final = 60.0
 """Timeout in seconds of the exchange of digests."""
@@ -59,13 +60,6 @@ STAGE_S: Final = 15.0
 
 FLUSH_S: Final = 60.0
 """How long a process that ends waits for its last copy, in seconds."""
-
-
-class Preparation(NamedTuple):
-    """A request for staging memory, before the first save: the registered state, and this rank."""
-
-    collected: CollectedState
-    here: RankLink
 
 
 class StateStager:
@@ -103,6 +97,19 @@ class StateStager:
         atexit.register(self.flush)
 
     # -- training thread
+
+    def new_round(self, round_: int) -> None:
+        """Go on in the next round: nothing is known of its ranks, and what was passed belongs to the round before.
+
+        Args:
+            round_: the round.
+        """
+        self.flush()
+        with self._changed:
+            self._round = round_
+            self._boundaries = PassedBoundaries()
+            self._store = ReplicaStore(self._hurry)
+            self._groups, self._digest, self._sealed = None, "", (-1, -1, False)
 
     def prepare(self) -> None:
         """Request staging memory for the registered state, in the background."""
@@ -214,11 +221,13 @@ class StateStager:
             except Exception as error:
                 self._keeper.refuse(order, str(error))
 
-    def stage_now(self, soon_s: float) -> tuple[int, int]:
+    def stage_now(self, soon_s: float, without: Collection[int] = (), *, values_only: bool = False) -> tuple[int, int]:
         """Stage the complete state of the last step boundary, while the training thread is blocked or computes.
 
         Args:
             soon_s: how long to wait for the end of an optimizer's step, and for a boundary, in seconds.
+            without: ranks whose memory is damaged: they stage no tensors, though they live.
+            values_only: the memory of this rank is damaged: it stages its Python values alone.
 
         Returns:
             Its step and its slot.
@@ -228,16 +237,16 @@ class StateStager:
         """
         self._hurry.set()
         try:
-            return self._stage_now(soon_s)
+            return self._stage_now(soon_s, without, values_only)
         finally:
             self._hurry.clear()
 
-    def _stage_now(self, soon_s: float) -> tuple[int, int]:
+    def _stage_now(self, soon_s: float, without: Collection[int], values_only: bool) -> tuple[int, int]:
         began = time.monotonic()
         with self._changed:
             while True:
                 waited_s = time.monotonic() - began
-                found, why = self._complete(waited_s)
+                found, why = self._complete(waited_s, without, values_only)
                 if found is not None:
                     break
                 limit_s = STAGE_S if self._is_copying() else soon_s
@@ -246,15 +255,16 @@ class StateStager:
                 if waited_s >= limit_s:
                     raise RuntimeError(why)
                 self._changed.wait(limit_s - waited_s if self._device < 0 else POLL_S[1])
-            if self._is_sealed(found):
+            if self._is_sealed(found, without, values_only):
                 return self._sealed[:2]
-            if found.moment.early is None:
+            if found.moment.early is None and not values_only:
                 raise RuntimeError(
                     f"step {found.moment.step} was not saved, and forward and backward change more state than is "
                     "copied at each step (64 MiB)"
                 )
             held = found is not self._boundaries.newest or bool(self._boundaries.why_passed())
-            job = self._job = StagingJob(found, persist=False, ordered=True, held=held)
+            has_tensors = self._must_stage_now(without) and not values_only
+            job = self._job = StagingJob(found, persist=False, ordered=True, held=held, has_tensors=has_tensors)
         self._jobs.put(job)
         if not job.done.wait(STAGE_S):
             raise RuntimeError(f"the copy did not end within {STAGE_S:.0f} s")
@@ -262,13 +272,17 @@ class StateStager:
             raise RuntimeError(job.error)
         return job.moment.step, job.slot
 
-    def _complete(self, waited_s: float) -> tuple[PassedBoundary | None, str]:
+    def _complete(
+        self, waited_s: float, without: Collection[int], values_only: bool
+    ) -> tuple[PassedBoundary | None, str]:
         """A boundary whose state is complete, or why there is none; a newer one is waited for up to ``SOON_S``."""
         if self._is_copying():
             return None, "an earlier copy is still in progress"
         newest, why = self._boundaries.newest, self._boundaries.why_passed()
+        if values_only:
+            return newest, why
         if newest is not None and not why:
-            if not self._boundaries.stepped and not self._is_sealed(newest):
+            if not self._boundaries.stepped and not self._is_sealed(newest, without, values_only):
                 why = f"no optimizer's step was seen before the boundary of step {newest.moment.step}"
                 return None, f"{why}, so nothing says whether the state has changed since"
             if newest.is_reached():
@@ -278,12 +292,12 @@ class StateStager:
                 return None, why
         return self._boundaries.held(), why
 
-    def _is_sealed(self, boundary: PassedBoundary) -> bool:
+    def _is_sealed(self, boundary: PassedBoundary, without: Collection[int], values_only: bool) -> bool:
         step, _, is_complete = self._sealed
-        return step == boundary.moment.step and (is_complete or not self._must_stage_now())
+        return step == boundary.moment.step and (is_complete or values_only or not self._must_stage_now(without))
 
-    def _must_stage_now(self) -> bool:
-        return self._groups is None or self._groups.stages_now()
+    def _must_stage_now(self, without: Collection[int]) -> bool:
+        return self._groups is None or self._groups.stages_now(without)
 
     def _is_copying(self) -> bool:
         return self._job is not None and not self._job.done.is_set()
@@ -355,7 +369,7 @@ class StateStager:
     def _stage(self, job: StagingJob) -> None:
         collected = job.moment.collected
         groups = self._groups_of(collected, job.here, job.ordered)
-        has_tensors = groups.stages_now() if job.ordered else groups.stages
+        has_tensors = groups.stages if job.has_tensors is None else job.has_tensors
         size = collected.bytes if has_tensors else 0
         text = job.moment.encoded({})
         self._values_bytes = max(self._values_bytes, len(text))

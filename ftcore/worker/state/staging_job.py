@@ -2,13 +2,22 @@
 
 import threading
 import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ftcore.worker.state import replicas
 from ftcore.worker.state.boundaries import PassedBoundary
+from ftcore.worker.state.collect import CollectedState
+from ftcore.worker.state.replicas import RankLink
 
 POLL_S: Final = (0.0002, 0.005)
 """Least and longest pause, in seconds, between two looks at what a device has reached."""
+
+
+class Preparation(NamedTuple):
+    """A request for staging memory, before the first save: the registered state, and this rank."""
+
+    collected: CollectedState
+    here: RankLink
 
 
 class StagingJob:
@@ -19,10 +28,19 @@ class StagingJob:
         persist: whether the shard goes to storage.
         ordered: other ranks may have died: wait for none.
         held: the training thread has gone on; the device has not.
+        has_tensors: whether this rank stages tensors; None: as its replica group says.
     """
 
-    def __init__(self, boundary: PassedBoundary, persist: bool, ordered: bool = False, held: bool = False) -> None:
+    def __init__(
+        self,
+        boundary: PassedBoundary,
+        persist: bool,
+        ordered: bool = False,
+        held: bool = False,
+        has_tensors: bool | None = None,
+    ) -> None:
         self.boundary, self.moment = boundary, boundary.moment
+        self.has_tensors = has_tensors
         self.persist, self.ordered, self.held = persist, ordered, held
         self.versions = self.moment.collected.versions_of()
         self.here = replicas.link()

@@ -12,7 +12,7 @@ import pytest
 import ftcore.worker
 from ftcore.faults.detectors import loss, norm
 from ftcore.shm import page
-from ftcore.worker import _job, _progress, _watch
+from ftcore.worker import _environment, _progress, _watch
 
 CURVE = [3.0 + 0.01 * (step % 7) for step in range(200)]
 
@@ -179,9 +179,9 @@ def test_without_storage_the_end_waits_for_no_checkpoint(
     double: Any = Double()
     job = ftcore.worker.TrainingJob("")
     job._stager = job._keeper = double
-    monkeypatch.delenv(_job.CHECKPOINTS_ENV, raising=False)
+    monkeypatch.delenv(_environment.CHECKPOINTS_ENV, raising=False)
     job.flush()
     assert double.flushed and capsys.readouterr().err == ""
-    monkeypatch.setenv(_job.CHECKPOINTS_ENV, "s3://bucket")
+    monkeypatch.setenv(_environment.CHECKPOINTS_ENV, "s3://bucket")
     job.flush()
     assert "the last checkpoint was not written: rank 0" in capsys.readouterr().err

@@ -14,12 +14,18 @@ import fcntl
 import os
 import queue
 import select
+import string
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import attrs
 
 from ftcore.runtime.agent.workers.log_watch import Tap
 from ftcore.wording import plural
 
+STDOUT, STDERR = 1, 2
+LINE_PREFIX: Final = "[${role_name}${local_rank}]:"
 PIPE_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 18
 LINE_BYTES_MAX = 1 << 16
@@ -28,6 +34,48 @@ FILE_LAG_BYTES_MAX = 4 << 20
 CONSOLE_LAG_BYTES_MAX = 1 << 20
 PARTIAL_LINE_S = 0.2
 """An incomplete line (a prompt) is shown after this many seconds."""
+
+
+@attrs.frozen(kw_only=True)
+class Output:
+    """Which output of workers is shown on the console; log files always have all of it.
+
+    Values as in torchrun: 0 none, 1 stdout, 2 stderr, 3 both; for all local ranks, or by local rank.
+
+    Args:
+        redirects: streams that are not shown.
+        tee: streams that are shown with a prefix.
+        local_ranks_filter: the local ranks whose output is shown; None: all.
+        line_prefix: template of the prefix, with ``role_name``, ``rank`` and ``local_rank``.
+        copied: texts by stream: lines that contain one of them are copied to a file of the round, with the prefix.
+        stdout: descriptor of the console for standard output.
+        stderr: descriptor of the console for standard error, and for notes.
+    """
+
+    redirects: int | Mapping[int, int] = 0
+    tee: int | Mapping[int, int] = 0
+    local_ranks_filter: Collection[int] | None = None
+    line_prefix: str = LINE_PREFIX
+    copied: Mapping[int, Sequence[str]] = attrs.field(factory=dict)
+    stdout: int = STDOUT
+    stderr: int = STDERR
+
+    def shown(self, stream: int, env: Mapping[str, str], local_rank: int) -> tuple[bool, str]:
+        """Whether a worker's stream is shown, and the prefix of its lines."""
+        if self.local_ranks_filter is not None and local_rank not in self.local_ranks_filter:
+            return False, ""
+        if _streams(self.tee, local_rank) & stream:
+            return True, self.prefix(env, local_rank)
+        return not _streams(self.redirects, local_rank) & stream, ""
+
+    def prefix(self, env: Mapping[str, str], local_rank: int) -> str:
+        """The prefix of a worker's lines."""
+        names = {"role_name": env.get("ROLE_NAME", "default"), "rank": env.get("RANK", local_rank)}
+        return string.Template(self.line_prefix).safe_substitute(names, local_rank=local_rank)
+
+
+def _streams(value: int | Mapping[int, int], local_rank: int) -> int:
+    return value if isinstance(value, int) else value.get(local_rank, 0)
 
 
 class Console:

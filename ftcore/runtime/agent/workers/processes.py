@@ -11,10 +11,13 @@ import fcntl
 import os
 import signal
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_PDEATHSIG = 1
+_PF_EXITING: Final = 4
+"""A flag of the kernel's ``/proc/PID/stat``."""
 _FDS_FROM: Final = 16
 """Descriptors to pass are first moved to numbers from here on, so that no number is both a source and a target."""
 
@@ -141,3 +144,12 @@ def _parent(pid: int) -> int | None:
             return int(file.read().rpartition(b")")[2].split()[1])
     except OSError:
         return None
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process is exiting or has exited: its connections are closed before its exit code is known."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return True
+    return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)

@@ -19,12 +19,9 @@ import asyncio
 import contextlib
 import os
 import signal
-import string
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import Final
-
-import attrs
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final
 
 from ftcore.errors import UsageError
 from ftcore.faults.rule import Rule
@@ -32,9 +29,11 @@ from ftcore.ids import Round
 from ftcore.ports import Launch, Progress, Signs, WorkerExit
 from ftcore.runtime.agent.workers import launchable, processes
 from ftcore.runtime.agent.workers.guard import Guard
+from ftcore.runtime.agent.workers.local_worker import LocalWorker, place_of
 from ftcore.runtime.agent.workers.log_watch import HitCallback, LogWatch
-from ftcore.runtime.agent.workers.output import Console, FileWriter, LineCopies, OutputPipe
+from ftcore.runtime.agent.workers.output import STDERR, STDOUT, Console, FileWriter, LineCopies, Output, OutputPipe
 from ftcore.runtime.agent.workers.pages import WorkerPage
+from ftcore.runtime.agent.workers.parking import RoundChannel, WorkerFault, fault_of
 from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.agent.workers.stackfile import StackFile
 from ftcore.runtime.agent.workers.store_link import StoreLink
@@ -42,74 +41,17 @@ from ftcore.runtime.agent.workers.warm_link import ParkedWorker, WarmLink, recei
 from ftcore.runtime.agent.workers.warm_start import AGENT_ENV, Started, new_tag
 from ftcore.runtime.warm import protocol
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
-from ftcore.shm.boundary import BoundaryOrders
+from ftcore.shm.boundary import RETRIES, BoundaryOrders
 from ftcore.wording import plural
 
 ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
 HOOKS: Final = "ftcore.worker._hooks"
 """Module that a worker imports to count its steps; referenced by name, because the agent must not import ``worker``."""
 
-LINE_PREFIX: Final = "[${role_name}${local_rank}]:"
 SWEEP_S_MAX: Final = 10.0
 FLUSH_S: Final = 1.0
-STDOUT, STDERR = 1, 2
 COPIES: Final = {STDOUT: "filtered_stdout.log", STDERR: "filtered_stderr.log"}
 """Files of a round with the lines that the user selected."""
-
-
-@attrs.frozen(kw_only=True)
-class Output:
-    """Which output of workers is shown on the console; log files always have all of it.
-
-    Values as in torchrun: 0 none, 1 stdout, 2 stderr, 3 both; for all local ranks, or by local rank.
-
-    Args:
-        redirects: streams that are not shown.
-        tee: streams that are shown with a prefix.
-        local_ranks_filter: the local ranks whose output is shown; None: all.
-        line_prefix: template of the prefix, with ``role_name``, ``rank`` and ``local_rank``.
-        copied: texts by stream: lines that contain one of them are copied to a file of the round, with the prefix.
-        stdout: descriptor of the console for standard output.
-        stderr: descriptor of the console for standard error, and for notes.
-    """
-
-    redirects: int | Mapping[int, int] = 0
-    tee: int | Mapping[int, int] = 0
-    local_ranks_filter: Collection[int] | None = None
-    line_prefix: str = LINE_PREFIX
-    copied: Mapping[int, Sequence[str]] = attrs.field(factory=dict)
-    stdout: int = STDOUT
-    stderr: int = STDERR
-
-    def shown(self, stream: int, env: Mapping[str, str], local_rank: int) -> tuple[bool, str]:
-        """Whether a worker's stream is shown, and the prefix of its lines."""
-        if self.local_ranks_filter is not None and local_rank not in self.local_ranks_filter:
-            return False, ""
-        if _streams(self.tee, local_rank) & stream:
-            return True, self.prefix(env, local_rank)
-        return not _streams(self.redirects, local_rank) & stream, ""
-
-    def prefix(self, env: Mapping[str, str], local_rank: int) -> str:
-        """The prefix of a worker's lines."""
-        names = {"role_name": env.get("ROLE_NAME", "default"), "rank": env.get("RANK", local_rank)}
-        return string.Template(self.line_prefix).safe_substitute(names, local_rank=local_rank)
-
-
-def _streams(value: int | Mapping[int, int], local_rank: int) -> int:
-    return value if isinstance(value, int) else value.get(local_rank, 0)
-
-
-@attrs.define
-class _LocalWorker:
-    local_rank: int
-    pid: int
-    parked: ParkedWorker
-    stdout: OutputPipe
-    stderr: OutputPipe
-    page: WorkerPage
-    stacks: StackFile
-    error_file: str
-    exitcode: int | None = None
 
 
 class LocalSupervisor:
@@ -126,6 +68,7 @@ class LocalSupervisor:
         on_store_lost: called with each round whose store was lost because the store host died.
         reaper: waits for all children; None: the supervisor creates one.
         on_match: called with round, global rank and match of a rule in a worker's output; None: output is not scanned.
+        on_fault: called with what a worker noticed and stays alive after.
         rules: the job's own rules for the scan.
         warm: the warm process, if it was started already, with that environment and those modules.
 
@@ -145,6 +88,7 @@ class LocalSupervisor:
         on_store_lost: Callable[[Round], None] | None = None,
         reaper: Reaper | None = None,
         on_match: HitCallback | None = None,
+        on_fault: Callable[[WorkerFault], None] | None = None,
         rules: tuple[Rule, ...] = (),
         warm: Started | None = None,
     ) -> None:
@@ -156,6 +100,7 @@ class LocalSupervisor:
         self._output = Output() if output is None else output
         self._consoles = {STDOUT: Console(self._output.stdout), STDERR: Console(self._output.stderr)}
         self._on_note = on_note or (lambda text: self._consoles[STDERR].put(f"ftcore: {text}\n".encode()))
+        self._on_fault = on_fault or (lambda _fault: None)
         self._noted: set[str] = set()
         self._writer = FileWriter(self._loop, self._note_file)
         self._log_watch = LogWatch(self._loop, on_match, rules) if on_match is not None else None
@@ -167,8 +112,9 @@ class LocalSupervisor:
         lost = on_store_lost or (lambda _round: None)
         self._store = StoreLink(self._reaper, self._warm, lost, store_port, self._on_note)
         self._exits: asyncio.Queue[WorkerExit | None] = asyncio.Queue()
-        self._workers: list[_LocalWorker] = []
+        self._workers: list[LocalWorker] = []
         self._copies: dict[int, LineCopies] = {}
+        self._former_copies: list[LineCopies] = []
         self._round = Round(0)
         self._active = False
         self._starting: asyncio.Task[str] | None = None
@@ -186,11 +132,13 @@ class LocalSupervisor:
         return True
 
     async def start(self, launch: Launch) -> tuple[tuple[int, ...], str]:
-        """See ``ports.Supervisor``. Workers of an older round are stopped first, without a grace period."""
-        await self.stop(0.0)
+        """See ``ports.Supervisor``. Workers of an older round that do not wait are stopped first, without grace."""
+        kept = self._waiting_for(launch)
+        if not kept:
+            await self.stop(0.0)
         launchable.check(launch)
         self._noted.clear()
-        self._starting = self._loop.create_task(self._start(launch))
+        self._starting = self._loop.create_task(self._start(launch, kept))
         try:
             how = await self._starting
         except asyncio.CancelledError:
@@ -232,6 +180,24 @@ class LocalSupervisor:
             self._kill_at = float("inf")
             pairs = zip(self._workers, ended, strict=True)
             return tuple(None if before else worker.exitcode for worker, before in pairs)
+
+    async def park(self, grace_s: float) -> tuple[int, ...]:
+        """See ``ports.ParkControl``."""
+        able = [worker for worker in self._alive() if worker.page.orders.read().able & RETRIES]
+        damaged = [int(worker.place[0] or 0) for worker in able if worker.damaged]
+        asked = [(worker, worker.channel.leave(damaged)) for worker in able]
+        if asked:
+            await asyncio.wait([left for _, left in asked], timeout=grace_s)
+        for worker, left in asked:
+            worker.waits = left.done() and not left.cancelled() and worker.exitcode is None
+        late = [worker for worker in self._alive() if not worker.waits]
+        for worker in late:
+            worker.dropped = True
+            processes.kill(worker.pid, signal.SIGKILL, group=True)
+        while any(worker.exitcode is None for worker in late):
+            self._changed.clear()
+            await self._changed.wait()
+        return tuple(worker.local_rank for worker in self._workers if worker.waits and worker.exitcode is None)
 
     async def exits(self) -> AsyncIterator[WorkerExit]:
         """See ``ports.Supervisor``. Ends after ``close``."""
@@ -295,55 +261,62 @@ class LocalSupervisor:
         for console in self._consoles.values():
             await self._loop.run_in_executor(None, console.flush, FLUSH_S)
         self._exits.put_nowait(None)
-        self._close_pages()
+        self._close_workers()
         if self._own_reaper:
             self._reaper.close()
 
     # Starting
 
-    async def _start(self, launch: Launch) -> str:
-        reason = "" if self._preloads else "--no-preload"
-        reason = reason or launchable.why_exec(launch, self._env) or await self._warm.unsafe()
-        parked = await self._warm.take(len(launch.envs))
-        self._close_pages()
-        self._round = launch.round
-        self._workers = []
-        self._active = True
+    def _waiting_for(self, launch: Launch) -> dict[int, LocalWorker]:
+        """The workers that enter the round as they are; none if another one runs, or one has another rank there."""
+        alive = self._alive() if self._active else []
+        if not all(worker.waits and worker.place == place_of(launch, worker.local_rank) for worker in alive):
+            return {}
+        return {worker.local_rank: worker for worker in alive}
+
+    async def _start(self, launch: Launch, kept: Mapping[int, LocalWorker]) -> str:
+        missing = [local_rank for local_rank in range(len(launch.envs)) if local_rank not in kept]
+        reason = "" if self._preloads or not missing else "--no-preload"
+        reason = reason or (launchable.why_exec(launch, self._env) or await self._warm.unsafe() if missing else "")
+        parked = await self._warm.take(len(missing)) if missing else []
+        self._close_workers(kept)
+        self._round, self._active = launch.round, True
+        self._former_copies += self._copies.values()
         self._copies = {
             stream: LineCopies(self._writer, os.path.join(os.path.dirname(launch.log_dirs[0]), name), texts)
             for stream, name in COPIES.items()
             if (texts := self._output.copied.get(stream))
         }
+        self._workers = list(kept.values())
         try:
-            for local_rank, waiting in enumerate(parked):
+            for local_rank, waiting in zip(missing, parked, strict=True):
                 self._workers.append(self._prepare(launch, local_rank, waiting))
+            for worker in kept.values():
+                self._renew(worker, launch)
         except OSError:
             for waiting in parked:
                 waiting.channel.close()
             raise
-        for worker in self._workers:
+        self._workers.sort(key=lambda worker: worker.local_rank)
+        entering = [worker.enter(self._env_of(worker, launch)) for worker in kept.values()]
+        fresh = [worker for worker in self._workers if worker.local_rank not in kept]
+        for worker in fresh:
             self._hand_over(worker, launch, reason)
         try:
-            replies = await asyncio.gather(*(receive(waiting.channel) for waiting in parked))
+            replies = await asyncio.gather(*(receive(worker.parked.channel) for worker in fresh))
+            await asyncio.gather(*entering)
         finally:
             for worker in self._workers:
-                worker.stdout.close_worker_end()
-                worker.stderr.close_worker_end()
-                worker.parked.channel.close()
-        for worker, (reply, _) in zip(self._workers, replies, strict=True):
+                worker.close_worker_ends()
+        for worker, (reply, _) in zip(fresh, replies, strict=True):
             worker.stacks.worker_fd = int(reply["stacks"]) if reply is not None else -1
-        return next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
+        how = next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
+        return how if not kept else "kept" if not fresh else f"{how}; {len(kept)} of {len(self._workers)} kept"
 
-    def _prepare(self, launch: Launch, local_rank: int, parked: ParkedWorker) -> _LocalWorker:
+    def _prepare(self, launch: Launch, local_rank: int, parked: ParkedWorker) -> LocalWorker:
         env, log_dir = launch.envs[local_rank], launch.log_dirs[local_rank]
-        error_file = env.get(ERROR_FILE_ENV) or os.path.join(log_dir, "error.json")
-        try:
-            os.makedirs(log_dir, exist_ok=True)
-            if os.path.exists(error_file):
-                os.unlink(error_file)
-        except OSError as error:
-            self._note_file(f"{log_dir}: {error.strerror}; this worker's output is not written to a file")
-        worker = _LocalWorker(
+        error_file = self._clear_error_file(env, log_dir)
+        worker = LocalWorker(
             local_rank,
             parked.pid,
             parked,
@@ -351,11 +324,39 @@ class LocalSupervisor:
             self._stream(STDERR, "stderr.log", env, log_dir, local_rank),
             WorkerPage(),
             StackFile(),
+            RoundChannel(self._loop, lambda found: self._noticed(worker, found)),
             error_file,
+            place_of(launch, local_rank),
         )
         self._guard.add(worker.pid)
         self._reaper.watch(worker.pid, lambda code, mono: self._ended(worker, code, mono))
         return worker
+
+    def _renew(self, worker: LocalWorker, launch: Launch) -> None:
+        """Give a worker that enters a round what a new one has: files of its output, a page, an error file."""
+        env, log_dir = launch.envs[worker.local_rank], launch.log_dirs[worker.local_rank]
+        worker.error_file = self._clear_error_file(env, log_dir)
+        stdout = self._stream(STDOUT, "stdout.log", env, log_dir, worker.local_rank)
+        worker.renew(stdout, self._stream(STDERR, "stderr.log", env, log_dir, worker.local_rank))
+
+    def _clear_error_file(self, env: Mapping[str, str], log_dir: str) -> str:
+        error_file = env.get(ERROR_FILE_ENV) or os.path.join(log_dir, "error.json")
+        try:
+            os.makedirs(log_dir, exist_ok=True)
+            if os.path.exists(error_file):
+                os.unlink(error_file)
+        except OSError as error:
+            self._note_file(f"{log_dir}: {error.strerror}; this worker's output is not written to a file")
+        return error_file
+
+    def _noticed(self, worker: LocalWorker, found: Mapping[str, Any]) -> None:
+        fault = fault_of(found, self._round, worker.local_rank)
+        worker.damaged = worker.damaged or fault.kind == "uce"
+        if fault.kind != "collective" or not any(processes.is_ending(each.pid) for each in self._alive()):
+            self._on_fault(fault)  # else the end of that worker says more
+
+    def _env_of(self, worker: LocalWorker, launch: Launch) -> dict[str, str]:
+        return {**launch.envs[worker.local_rank], AGENT_ENV: self._tag, ERROR_FILE_ENV: worker.error_file}
 
     def _stream(self, stream: int, name: str, env: Mapping[str, str], log_dir: str, local_rank: int) -> OutputPipe:
         shown, prefix = self._output.shown(stream, env, local_rank)
@@ -366,8 +367,8 @@ class LocalSupervisor:
         copy = copies.of(self._output.prefix(env, local_rank)) if copies is not None else None
         return OutputPipe(self._loop, self._writer, os.path.join(log_dir, name), console, prefix, tap, copy)
 
-    def _hand_over(self, worker: _LocalWorker, launch: Launch, exec_reason: str) -> None:
-        env = {**launch.envs[worker.local_rank], AGENT_ENV: self._tag, ERROR_FILE_ENV: worker.error_file}
+    def _hand_over(self, worker: LocalWorker, launch: Launch, exec_reason: str) -> None:
+        env = self._env_of(worker, launch)
         body = protocol.body_fd(
             {
                 "argv": list(launch.argv),
@@ -382,6 +383,7 @@ class LocalSupervisor:
             }
         )
         fds = [body, worker.stdout.worker_end, worker.stderr.worker_end, worker.page.fd, worker.stacks.fd]
+        fds.append(worker.channel.worker_end.fileno())
         # Sending fails if the worker was just killed; the reaper reports its end.
         with contextlib.suppress(OSError):
             protocol.send(worker.parked.channel, {"start": 1}, fds)
@@ -390,20 +392,25 @@ class LocalSupervisor:
 
     # Ending
 
-    def _ended(self, worker: _LocalWorker, code: int, mono: int) -> None:
+    def _ended(self, worker: LocalWorker, code: int, mono: int) -> None:
         worker.exitcode = code
-        worker.stdout.drain()
-        worker.stderr.drain()
+        worker.drain()
         self._changed.set()
         if not self._active:
+            return
+        if worker.dropped:
+            self._finish_soon()
             return
         self._exits.put_nowait(
             WorkerExit(round=self._round, local_rank=worker.local_rank, pid=worker.pid, exitcode=code, mono=mono)
         )
+        self._finish_soon()
+
+    def _finish_soon(self) -> None:
         if not self._alive():
             self._sweeping = self._loop.create_task(self._finish())
 
-    def _alive(self) -> list[_LocalWorker]:
+    def _alive(self) -> list[LocalWorker]:
         return [worker for worker in self._workers if worker.exitcode is None]
 
     async def _ends(self, *, until_kill: bool) -> None:
@@ -425,11 +432,10 @@ class LocalSupervisor:
         await self._sweep()
         for worker in self._workers:
             self._guard.remove(worker.pid)
-            worker.stdout.close()
-            worker.stderr.close()
-        for copies in self._copies.values():
+            worker.close_output()
+        for copies in (*self._copies.values(), *self._former_copies):
             copies.close()
-        self._copies = {}
+        self._copies, self._former_copies = {}, []
         self._sweeping = None
         await self._writer.flush(FLUSH_S)
 
@@ -464,10 +470,15 @@ class LocalSupervisor:
             self._reaper.drain()
             await asyncio.sleep(0.001)
 
-    def _close_pages(self) -> None:
+    def _close_workers(self, kept: Mapping[int, LocalWorker] | None = None) -> None:
+        """Close what belongs to workers that have ended; with ``kept``, others go on."""
         for worker in self._workers:
-            worker.page.close()
-            worker.stacks.close()
+            if kept and worker.local_rank in kept:
+                continue
+            if kept:  # no sweep has removed what it left
+                processes.kill(worker.pid, signal.SIGKILL, group=True)
+                self._guard.remove(worker.pid)
+            worker.close()
         self._workers = []
 
     def _note_file(self, text: str) -> None:

@@ -13,7 +13,8 @@ import attrs
 from ftcore.ids import Round
 from ftcore.ports import Launch, WorkerExit
 from ftcore.runtime.agent.workers import processes
-from ftcore.runtime.agent.workers.supervisor import LocalSupervisor, Output
+from ftcore.runtime.agent.workers.output import Output
+from ftcore.runtime.agent.workers.supervisor import LocalSupervisor
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
