@@ -374,7 +374,9 @@ class StateStager:
         text = job.moment.encoded({})
         self._values_bytes = max(self._values_bytes, len(text))
         pair = self._slots(collected, groups, size)
-        job.slot = pair.choose(memory.available)
+        step, job.slot, _ = self._sealed
+        if step != job.moment.step or pair.slots[job.slot].pinned:  # else the step before it stays
+            job.slot = pair.choose(memory.available)
         slot = pair.slots[job.slot]
         if self._sealed[1] == job.slot:
             self._sealed = (-1, -1, False)

@@ -12,8 +12,7 @@ import pytest
 from supervisor_harness import Node
 
 from ftcore.ports import Launch
-from ftcore.runtime.agent.workers.output import CONSOLE_LAG_BYTES_MAX, LINE_BYTES_MAX, Console
-from ftcore.runtime.agent.workers.output import Output
+from ftcore.runtime.agent.workers.output import CONSOLE_LAG_BYTES_MAX, LINE_BYTES_MAX, Console, Output
 
 LINES = "import sys, os; print('out', os.environ['RANK']); print('err', os.environ['RANK'], file=sys.stderr)"
 

@@ -62,7 +62,7 @@ def test_workers_enter_the_next_round_as_they_are(node: Node, faults: list[Worke
 
     async def story() -> None:
         first = node.launch(name, workers=2, env={"ROUND": "1", "FTCORE_OLD": "x"})
-        pids, how = await node.supervisor.start(first)
+        pids, _ = await node.supervisor.start(first)
         for rank in (0, 1):
             await node.says(first, f"begins {rank} 1", rank)
         assert await node.supervisor.park(60.0) == (0, 1)
