@@ -411,7 +411,7 @@ class TrainingJob:
     def _stage_left(self, without: Collection[int] = ()) -> None:
         assert self._stager is not None
         with contextlib.suppress(Exception):  # what was saved before counts
-            self._stager.stage_now(0.0, without, values_only=self._is_damaged)
+            self._stager.stage_now(0.0, without, damaged=self._is_damaged)
 
     def _enter(self, found: _rounds.NextRound) -> int:
         """Enter the next round, and go back to the state that all its ranks have; returns its step.

@@ -48,6 +48,7 @@ class StagedShard(NamedTuple):
         ranks: the number of ranks of that round.
         bytes: the size of its data.
         mono: monotonic nanoseconds of its seal.
+        tensors: whether it has the tensors, not only the Python values of its rank.
     """
 
     rank: int
@@ -60,6 +61,7 @@ class StagedShard(NamedTuple):
     ranks: int
     bytes: int
     mono: int
+    tensors: bool = True
 
 
 class StagingPair:

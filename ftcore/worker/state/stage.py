@@ -23,20 +23,19 @@ import sys
 import threading
 import time
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import msgspec
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ftcore.shm import memory
 from ftcore.shm.staging import StagingSlot, needed
-from ftcore.worker._hooks import when_imported
 from ftcore.worker._keeper import KeeperClient, StagingPair
 from ftcore.worker.state import copying, replicas
 from ftcore.worker.state.boundaries import PassedBoundaries, PassedBoundary
 from ftcore.worker.state.collect import CollectedState, StateCollection
 from ftcore.worker.state.copying import PendingCopies, StagedData
+from ftcore.worker.state.optimizer_hooks import hook
 from ftcore.worker.state.replicas import RankLink, ReplicaGroups, ReplicaStore
 from ftcore.worker.state.staging_job import POLL_S, Preparation, StagingJob
 
@@ -60,6 +59,10 @@ STAGE_S: Final = 15.0
 
 FLUSH_S: Final = 60.0
 """How long a process that ends waits for its last copy, in seconds."""
+
+
+_Lacking: TypeAlias = Collection[tuple[int, int]]
+"""Ranks, each with a step of which it has staged no tensors, because its memory is damaged."""
 
 
 class StateStager:
@@ -91,7 +94,7 @@ class StateStager:
         self._said = ""
         self.waited_ns = 0
         """How long optimizers' steps have waited for copies, in nanoseconds."""
-        _hook(self)
+        hook(self)
         threading.Thread(target=self._run, name="ftcore-stage", daemon=True).start()
         threading.Thread(target=self._serve_orders, name="ftcore-orders", daemon=True).start()
         atexit.register(self.flush)
@@ -226,8 +229,8 @@ class StateStager:
 
         Args:
             soon_s: how long to wait for the end of an optimizer's step, and for a boundary, in seconds.
-            without: ranks whose memory is damaged: they stage no tensors, though they live.
-            values_only: the memory of this rank is damaged: it stages its Python values alone.
+            without: ranks whose memory is damaged: where they have staged no tensors, another rank does.
+            damaged: the memory of this rank is damaged: it stages only what was copied at the boundary.
 
         Returns:
             Its step and its slot.
@@ -235,18 +238,20 @@ class StateStager:
         Raises:
             RuntimeError: there is no complete state now.
         """
+        held = self._keeper.held() if without else []
+        lacking = {(each.rank, each.step) for each in held if each.rank in without and not each.tensors}
         self._hurry.set()
         try:
-            return self._stage_now(soon_s, without, values_only)
+            return self._stage_now(soon_s, lacking, damaged)
         finally:
             self._hurry.clear()
 
-    def _stage_now(self, soon_s: float, without: Collection[int], values_only: bool) -> tuple[int, int]:
+    def _stage_now(self, soon_s: float, lacking: _Lacking, damaged: bool) -> tuple[int, int]:
         began = time.monotonic()
         with self._changed:
             while True:
                 waited_s = time.monotonic() - began
-                found, why = self._complete(waited_s, without, values_only)
+                found, why = self._complete(waited_s, lacking, damaged)
                 if found is not None:
                     break
                 limit_s = STAGE_S if self._is_copying() else soon_s
@@ -255,16 +260,17 @@ class StateStager:
                 if waited_s >= limit_s:
                     raise RuntimeError(why)
                 self._changed.wait(limit_s - waited_s if self._device < 0 else POLL_S[1])
-            if self._is_sealed(found, without, values_only):
+            if self._is_sealed(found, lacking, damaged):
                 return self._sealed[:2]
-            if found.moment.early is None and not values_only:
+            if found.moment.early is None and not damaged:
                 raise RuntimeError(
                     f"step {found.moment.step} was not saved, and forward and backward change more state than is "
                     "copied at each step (64 MiB)"
                 )
             held = found is not self._boundaries.newest or bool(self._boundaries.why_passed())
-            has_tensors = self._must_stage_now(without) and not values_only
-            job = self._job = StagingJob(found, persist=False, ordered=True, held=held, has_tensors=has_tensors)
+            has_tensors = self._must_stage_now(found, lacking) and not damaged
+            job = self._job = StagingJob(found, False, ordered=True, held=held, has_tensors=has_tensors)
+            job.damaged = damaged
         self._jobs.put(job)
         if not job.done.wait(STAGE_S):
             raise RuntimeError(f"the copy did not end within {STAGE_S:.0f} s")
@@ -272,17 +278,15 @@ class StateStager:
             raise RuntimeError(job.error)
         return job.moment.step, job.slot
 
-    def _complete(
-        self, waited_s: float, without: Collection[int], values_only: bool
-    ) -> tuple[PassedBoundary | None, str]:
+    def _complete(self, waited_s: float, lacking: _Lacking, damaged: bool) -> tuple[PassedBoundary | None, str]:
         """A boundary whose state is complete, or why there is none; a newer one is waited for up to ``SOON_S``."""
         if self._is_copying():
             return None, "an earlier copy is still in progress"
         newest, why = self._boundaries.newest, self._boundaries.why_passed()
-        if values_only:
+        if damaged:
             return newest, why
         if newest is not None and not why:
-            if not self._boundaries.stepped and not self._is_sealed(newest, without, values_only):
+            if not self._boundaries.stepped and not self._is_sealed(newest, lacking, damaged):
                 why = f"no optimizer's step was seen before the boundary of step {newest.moment.step}"
                 return None, f"{why}, so nothing says whether the state has changed since"
             if newest.is_reached():
@@ -292,11 +296,13 @@ class StateStager:
                 return None, why
         return self._boundaries.held(), why
 
-    def _is_sealed(self, boundary: PassedBoundary, without: Collection[int], values_only: bool) -> bool:
+    def _is_sealed(self, boundary: PassedBoundary, lacking: _Lacking, damaged: bool) -> bool:
         step, _, is_complete = self._sealed
-        return step == boundary.moment.step and (is_complete or values_only or not self._must_stage_now(without))
+        is_enough = is_complete or damaged or not self._must_stage_now(boundary, lacking)
+        return step == boundary.moment.step and is_enough
 
-    def _must_stage_now(self, without: Collection[int]) -> bool:
+    def _must_stage_now(self, boundary: PassedBoundary, lacking: _Lacking) -> bool:
+        without = [rank for rank, step in lacking if step == boundary.moment.step]
         return self._groups is None or self._groups.stages_now(without)
 
     def _is_copying(self) -> bool:
@@ -370,7 +376,8 @@ class StateStager:
         collected = job.moment.collected
         groups = self._groups_of(collected, job.here, job.ordered)
         has_tensors = groups.stages if job.has_tensors is None else job.has_tensors
-        size = collected.bytes if has_tensors else 0
+        rescued = [] if has_tensors else job.rescued(groups.stages)
+        size = collected.bytes if has_tensors or rescued else 0
         text = job.moment.encoded({})
         self._values_bytes = max(self._values_bytes, len(text))
         pair = self._slots(collected, groups, size)
@@ -382,13 +389,14 @@ class StateStager:
             self._sealed = (-1, -1, False)
         began = time.monotonic()
         view = slot.begin(size)
-        if has_tensors:
-            self._copy(job, self._data(job.slot, view))
+        if has_tensors or rescued:
+            self._copy(job, self._data(job.slot, view), has_tensors)
         job.copied.set()
         staged_s = time.monotonic() - began
         if others := self._other_values(job, groups, text):
             text = job.moment.encoded(others)
-        index = self._index(job, groups, text, has_tensors, staged_s)
+        pieces = self._pieces_json(collected) if has_tensors else msgspec.json.encode(rescued)
+        index = self._index(job, groups, text, pieces, staged_s)
         slot.seal(index, job.moment.step, self._round, job.moment.mono)
         if not self._keeper.sealed(job.slot, job.moment.step, job.persist and groups.persists):
             raise RuntimeError(self._keeper.problem or "the keeper of this node has ended")
@@ -404,9 +412,10 @@ class StateStager:
         self._staged[number] = made
         return made
 
-    def _copy(self, job: StagingJob, data: StagedData) -> None:
+    def _copy(self, job: StagingJob, data: StagedData, has_tensors: bool) -> None:
         collected = job.moment.collected
-        job.await_device(self._hurry)
+        if has_tensors:
+            job.await_device(self._hurry)
         copies = PendingCopies(job.boundary.after)
         if job.moment.early is not None:
             copies.start(data.plan([entry.piece for entry in collected.early], job.moment.early.tensors()))
@@ -414,6 +423,9 @@ class StateStager:
             copies.start(data.plan([entry.piece for entry in collected.early], [e.data for e in collected.early]))
             copies.finish()
         job.early_copied.set()
+        if not has_tensors:
+            copies.finish()
+            return
         late = collected.late
         copies.start(data.plan_of(late))
         versions = collected.versions_of()
@@ -444,9 +456,9 @@ class StateStager:
         found = self._store.collect(job.here, list(names), VALUES_S)
         return {names[name]: text for name, text in found.items()}
 
-    def _index(self, job: StagingJob, groups: ReplicaGroups, text: str, has_tensors: bool, staged_s: float) -> bytes:
+    def _index(self, job: StagingJob, groups: ReplicaGroups, text: str, pieces: bytes, staged_s: float) -> bytes:
         """``ShardIndex`` as JSON; the pieces were encoded before. ``elsewhere`` is for the keeper."""
-        pieces = self._pieces_json(job.moment.collected) if has_tensors else b"[]"
+        has_tensors = groups.stages if job.has_tensors is None else job.has_tensors
         return msgspec.json.encode(
             {
                 "job": self._keeper.job,
@@ -478,23 +490,3 @@ def _wait_on_device(job: StagingJob) -> None:
     for device, event in job.events:
         torch.cuda.current_stream(device).wait_event(event)
     job.events = []
-
-
-def _hook(stager: StateStager) -> None:
-    """Install the hooks of all optimizers; ``torch.compile`` does not trace them."""
-
-    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        stager.before_step()
-
-    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        stager.after_step()
-
-    handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
-
-    def hide() -> None:
-        for handle in handles:
-            handle.remove()
-        register_optimizer_step_pre_hook(torch.compiler.disable(before))
-        register_optimizer_step_post_hook(torch.compiler.disable(after))
-
-    when_imported("torch._dynamo", hide)

@@ -4,6 +4,7 @@ import threading
 import time
 from typing import Any, Final, NamedTuple
 
+from ftcore.checkpoint.layout import Piece
 from ftcore.worker.state import replicas
 from ftcore.worker.state.boundaries import PassedBoundary
 from ftcore.worker.state.collect import CollectedState
@@ -41,6 +42,8 @@ class StagingJob:
     ) -> None:
         self.boundary, self.moment = boundary, boundary.moment
         self.has_tensors = has_tensors
+        self.damaged = False
+        """The memory of this rank is damaged: only what was copied at the boundary is left of it."""
         self.persist, self.ordered, self.held = persist, ordered, held
         self.versions = self.moment.collected.versions_of()
         self.here = replicas.link()
@@ -50,6 +53,12 @@ class StagingJob:
         self.events: list[tuple[int, Any]] = []
         self.error = "it was not staged"
         self.slot = -1
+
+    def rescued(self, stages: bool) -> list[Piece]:
+        """The pieces of the tensors that a damaged rank still has, if it is one that stages tensors."""
+        if not (self.damaged and stages and self.moment.early is not None):
+            return []
+        return [entry.piece for entry in self.moment.collected.early]
 
     def await_device(self, hurry: threading.Event) -> None:
         """Wait until the device has reached the boundary.

@@ -185,11 +185,13 @@ class LocalSupervisor:
         """See ``ports.ParkControl``."""
         able = [worker for worker in self._alive() if worker.page.orders.read().able & RETRIES]
         damaged = [int(worker.place[0] or 0) for worker in able if worker.damaged]
-        asked = [(worker, worker.channel.leave(damaged)) for worker in able]
-        if asked:
-            await asyncio.wait([left for _, left in asked], timeout=grace_s)
-        for worker, left in asked:
-            worker.waits = left.done() and not left.cancelled() and worker.exitcode is None
+        until = self._loop.time() + grace_s
+        for first in (True, False):  # what the damaged ones lack, others save after them
+            asked = [(each, each.channel.leave(damaged)) for each in able if each.damaged is first]
+            if asked:
+                await asyncio.wait([left for _, left in asked], timeout=max(0.0, until - self._loop.time()))
+            for worker, left in asked:
+                worker.waits = left.done() and not left.cancelled() and worker.exitcode is None
         late = [worker for worker in self._alive() if not worker.waits]
         for worker in late:
             worker.dropped = True
