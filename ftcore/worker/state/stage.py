@@ -224,7 +224,7 @@ class StateStager:
             except Exception as error:
                 self._keeper.refuse(order, str(error))
 
-    def stage_now(self, soon_s: float, without: Collection[int] = (), *, values_only: bool = False) -> tuple[int, int]:
+    def stage_now(self, soon_s: float, without: Collection[int] = (), *, damaged: bool = False) -> tuple[int, int]:
         """Stage the complete state of the last step boundary, while the training thread is blocked or computes.
 
         Args:
