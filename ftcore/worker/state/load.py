@@ -18,6 +18,7 @@ House rules: state that was overwritten by a candidate that failed is never trai
 ``load`` raises. Every candidate that is not used is one line on standard error of rank 0.
 """
 
+import contextlib
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,11 +97,16 @@ class _Opened(NamedTuple):
 
 
 class _Transfer(NamedTuple):
-    """What a rank sends or has received; see ``_Opened``."""
+    """What a rank sends or has received; see ``_Opened``.
+
+    Args:
+        kept: what a rank that receives still has of its own; None: nothing.
+    """
 
     values: dict[str, Any]
     own: bool
     targets: list[LoadTarget]
+    kept: HeldShards | None = None
 
 
 class StateLoader:
@@ -204,7 +210,7 @@ class StateLoader:
         provider = providers[self._digests[self._seat]]
         transfer = _Transfer(opened.values, opened.own, opened.targets) if opened is not None else None
         if any(statuses):
-            transfer, why = self._transfer(opened, provider, statuses)
+            transfer, why = self._transfer(saved, opened, provider, statuses)
             if failed := self._failed(why):
                 return failed, ""
         assert transfer is not None
@@ -340,7 +346,9 @@ class StateLoader:
             return self._closed(opened.shards, _text(error))
         return ""
 
-    def _transfer(self, opened: _Opened | None, provider: int, statuses: list[str]) -> tuple[_Transfer | None, str]:
+    def _transfer(
+        self, saved: SavedStep, opened: _Opened | None, provider: int, statuses: list[str]
+    ) -> tuple[_Transfer | None, str]:
         """Send what this rank has to the ranks of its group that lack it, or receive it; all ranks call it."""
         digest = self._digests[self._seat]
         receivers = [rank for rank, text in enumerate(statuses) if text and self._digests[rank] == digest]
@@ -348,7 +356,7 @@ class StateLoader:
         group = spread.SpreadGroup([provider, *receivers]) if concerned else None
         transfer, why = None, ""
         try:
-            transfer = self._share_values(opened, group, receivers)
+            transfer = self._share_values(saved, opened, group, receivers)
         except Exception as error:
             why = _text(error)
         if failed := self._failed(why):  # before the tensors: a rank that sends or receives none would block the others
@@ -357,20 +365,38 @@ class StateLoader:
         if group is not None:
             group.boxes([box for target in transfer.targets for box in target.boxes])
             group.close()
+        if transfer.kept is not None:
+            with contextlib.suppress(CheckpointError):  # what was received is good
+                fill(transfer.targets, transfer.kept)
+                transfer.kept.close()
         return transfer, ""
 
     def _share_values(
-        self, opened: _Opened | None, group: spread.SpreadGroup | None, receivers: list[int]
+        self, saved: SavedStep, opened: _Opened | None, group: spread.SpreadGroup | None, receivers: list[int]
     ) -> _Transfer:
         if opened is None:
             assert group is not None
             shapes, texts = group.object()
             text, own = texts[self._seat]
+            kept = self._kept(saved)
+            if kept is not None:  # a rank with damaged memory: its values, and what it copied at the boundary
+                text, own = kept.values(self._rank) or text, True
             values = decoded(text)
-            return _Transfer(values, own, list(self._targets(values, shapes)))
+            return _Transfer(values, own, list(self._targets(values, shapes)), kept)
         if group is not None:
             group.object((opened.shapes, {rank: self._values_for(opened.shards, rank) for rank in receivers}))
         return _Transfer(opened.values, opened.own, opened.targets)
+
+    def _kept(self, saved: SavedStep) -> HeldShards | None:
+        """What this rank has staged of a step of which it lacks tensors; None: nothing."""
+        if saved.source != MEMORY or self._keeper is None:
+            return None
+        with contextlib.suppress(CheckpointError):
+            kept = HeldShards(self._keeper, saved, self._rank)
+            if kept.ranks == self._size and kept.values(self._rank) is not None:
+                return kept
+            kept.close()
+        return None
 
     def _apply(self, values: dict[str, Any], own: bool) -> None:
         for name, part in self._collection.parts.items():
