@@ -15,7 +15,7 @@ from ftcore.ids import Round
 
 
 class StartWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="start_workers"):
-    """Start this node's workers of a formed round.
+    """Start this node's workers of a formed round; parked processes enter it and are not started again.
 
     Args:
         round: the round to start; an agent that has carried out an order of a newer round refuses.
@@ -96,27 +96,10 @@ class ResumeWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="resume_wor
     round: Round
 
 
-class RetryStep(msgspec.Struct, frozen=True, tag_field="do", tag="retry_step"):
-    """Compute the failed step again, in the running processes and on the same batch.
-
-    Args:
-        round: the round.
-        step: the step to compute again: the one after the last step that every rank completed.
-        restore: source of the state before the step: ``nothing`` (the state is intact), ``replica`` (the named ranks
-            copy it from a rank with the same state) or ``snapshot`` (every rank restores its own).
-        ranks: global ranks whose state is repaired, for ``replica``.
-        tolerate: accept the fault if the step shows it again.
-    """
-
-    round: Round
-    step: int
-    restore: str
-    ranks: tuple[int, ...] = ()
-    tolerate: bool = False
-
-
 class ParkWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="park_workers"):
     """Park the workers: they leave their process groups and wait, alive and with their state, for the next round.
+
+    ``StartWorkers`` of that round lets parked processes enter it, and starts a process only where one is missing.
 
     Args:
         round: the newest round to leave.
@@ -258,7 +241,6 @@ Command: TypeAlias = (
     | FindBoundary
     | PauseWorkers
     | ResumeWorkers
-    | RetryStep
     | ParkWorkers
     | SaveCheckpoint
     | PersistShards
@@ -271,7 +253,7 @@ Command: TypeAlias = (
 )
 """All commands. ``ReplaceNodes`` and ``DeleteNodes`` go to the platform, ``AskPolicy`` to the master."""
 
-IN_PLACE = (FindBoundary, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint)
+IN_PLACE = (FindBoundary, PauseWorkers, ResumeWorkers, SaveCheckpoint)
 """Commands that leave the processes of a round in place."""
 
 OF_KEEPER = (PersistShards, CommitCheckpoint)

@@ -29,7 +29,6 @@ from ftcore.commands import (
     ReleaseNode,
     ReplaceNodes,
     ResumeWorkers,
-    RetryStep,
     SaveCheckpoint,
     StartWorkers,
     StopWorkers,
@@ -193,13 +192,6 @@ def order_text(command: Command) -> str:
     return _ORDERS[type(command)](command)
 
 
-def _retry(command: RetryStep) -> str:
-    ranks = f" of ranks {name_list(tuple(map(str, command.ranks)))}" if command.ranks else ""
-    state = {"replica": f", with the state{ranks} from replicas", "snapshot": ", with the state before the step"}
-    tolerate = ", accepting the same anomaly" if command.tolerate else ""
-    return f"compute step {command.step} again{state.get(command.restore, '')}{tolerate}"
-
-
 def _replace(command: ReplaceNodes) -> str:
     one = len(command.nodes) == 1
     keep = f", which {'trains' if one else 'train'} until then" if command.keep else ""
@@ -225,7 +217,6 @@ _ORDERS: dict[type[Any], Callable[[Any], str]] = {
     FindBoundary: lambda order: f"find the next step boundary of round {order.round}",
     PauseWorkers: lambda order: f"pause the workers of round {order.round}{_at(order.boundary)}",
     ResumeWorkers: lambda order: f"resume the workers of round {order.round}",
-    RetryStep: _retry,
     ParkWorkers: lambda order: f"park the workers of round {order.round}, within {format_elapsed(order.grace_s)}",
     SaveCheckpoint: lambda order: (
         f"{'hold' if order.hold else 'save a checkpoint of'} round {order.round}{_at(order.boundary)}"

@@ -32,6 +32,7 @@ from ftcore.states.membership import NodeState
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
 from ftcore.states.revisions import DISRUPTIONS, ONE_BOUNDARY, follows
+from ftcore.states.worker import WorkerPhase
 from ftcore.states.world import Volunteer, form_world
 
 NAMES_MAX = 64
@@ -75,17 +76,26 @@ def order_stop(turn: Turn, grace_s: float, incident: str | None) -> bool:
 
 
 def order_park(turn: Turn, incident: IncidentState) -> None:
-    """Order nodes with intact workers to park them, and the others to stop theirs."""
+    """Order nodes with live workers to park them, and the others to stop theirs; nodes with such an order are left."""
     state, grace_s = turn.state, incident.plan_in_force().grace_s
-    holding = [node for node in state.membership.alive() if _holds_workers(node)]
-    whole = tuple(node.node for node in holding if node.phase in (NodePhase.RUNNING, NodePhase.PAUSED))
-    if whole:
+    ordered = _waited_for(state, ParkWorkers) | _waited_for(state, StopWorkers)
+    holding = [node for node in state.membership.alive() if _holds_workers(node) and node.node not in ordered]
+    live = tuple(node.node for node in holding if _can_park(node))
+    if live:
         command = ParkWorkers(round=newest_round(state), grace_s=grace_s)
-        order(turn, command, whole, grace_s + STOP_MARGIN_S, incident=incident.id)
-    rest = tuple(node.node for node in holding if node.node not in whole and node.phase is not NodePhase.PARKED)
+        order(turn, command, live, grace_s + STOP_MARGIN_S, incident=incident.id)
+    rest = tuple(node.node for node in holding if node.node not in live and node.phase is not NodePhase.PARKED)
     if rest:
         stop = StopWorkers(round=newest_round(state), grace_s=grace_s)
         order(turn, stop, rest, grace_s + STOP_MARGIN_S, incident=incident.id)
+
+
+def _can_park(node: NodeState) -> bool:
+    """Whether a node has running workers that can wait for the next round; others of it may have ended."""
+    if node.phase in (NodePhase.RUNNING, NodePhase.PAUSED):
+        return True
+    phases = set(node.workers)
+    return node.phase is NodePhase.FAULTED and WorkerPhase.RUNNING in phases and WorkerPhase.STARTING not in phases
 
 
 def order_rest_stop(turn: Turn, incident: IncidentState) -> bool:
@@ -245,15 +255,19 @@ def order_release(turn: Turn, names: tuple[str, ...], reason: str, incident: str
 def supersede(turn: Turn, incident: IncidentState) -> None:
     """Supersede the orders of earlier plans, except orders to stop.
 
-    The launch of a replacement for a node that was still training is kept as well, unless the job ends, and so is the
-    order to resume after a pause that failed, unless the workers are stopped.
+    The launch of a replacement for a node that was still training is kept as well, unless the job ends, and so are the
+    order to resume after a pause that failed, unless the workers are stopped, and the order to park workers, if the
+    plan parks them as well: nodes that have obeyed it could not obey another one.
     """
     passing = (AskPolicy, StartWorkers, ParkWorkers, CheckHealth, ReplaceNodes, *IN_PLACE)
     kind = incident.plan.kind if incident.plan is not None else ""
+    parks = kind == PlanKind.RESTART and incident.plan_in_force().terms.survivors == "park"
     goes_on = kind != PlanKind.END
     resumes = kind in (PlanKind.IN_PLACE, PlanKind.TELL) and follows(turn.state, DISRUPTIONS)
     for ordered in list(turn.state.orders.open.values()):
-        if resumes and isinstance(ordered.command, ResumeWorkers):
+        if (resumes and isinstance(ordered.command, ResumeWorkers)) or (
+            parks and isinstance(ordered.command, ParkWorkers) and ordered.command.round == newest_round(turn.state)
+        ):
             continue
         if isinstance(ordered.command, passing) and not (goes_on and getattr(ordered.command, "keep", False)):
             turn.emit(ActionSuperseded(effect=ordered.effect, reason=f"incident {incident.id}"), incident=incident.id)

@@ -29,6 +29,7 @@ from ftcore.policies.traits import Trait, having
 from ftcore.states.evidence import Report
 from ftcore.states.model import IncidentState, JobState, OperatorRequest
 from ftcore.states.node import NodePhase
+from ftcore.states.norms import stops_step
 from ftcore.states.phases import has_ended, is_deferred, is_running, is_up, opens_faults
 from ftcore.states.revisions import PEER_NOT_HANG, READY_FIRST, follows
 from ftcore.states.world import usable
@@ -105,7 +106,8 @@ def _open_request(turn: Turn, request: OperatorRequest) -> None:
 def _notice_reports(turn: Turn) -> None:
     state, incident = turn.state, turn.state.incident
     reports = [report for report in state.evidence.reports if _is_of_run(state, report)]
-    kind = "warning" if all(report.kind in ADVISORY for report in reports) else "fault"
+    advisory = all(report.kind in ADVISORY and not stops_step(state, report.kind) for report in reports)
+    kind = "warning" if advisory else "fault"
     if incident is None:
         if opens_faults(state) and (kind == "fault" or is_up(state)):
             _open_or_amend(turn, kind, _read(state))

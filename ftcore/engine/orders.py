@@ -9,6 +9,7 @@ from ftcore.events.world import Member, WorldBatch
 from ftcore.ids import EffectId, Term
 from ftcore.policies.traits import Trait, having, limit
 from ftcore.states.model import ActionState, JobState
+from ftcore.states.norms import norm_threshold
 from ftcore.states.training import RollbackState, Skip
 
 
@@ -51,6 +52,8 @@ class Slice:
         wards: the nodes of whose shards it holds copies.
         persist_every: steps between two saves to storage, for workers that leave it to the master; 0: not chosen yet.
         rollbacks: what earlier rounds saved and these rollbacks left behind is not loaded, even if nothing else is.
+        norm_threshold: a global gradient norm at or over this stops the step; None: norms are not compared.
+        tolerated: steps whose abnormal norms are accepted, newest last.
     """
 
     group_rank: int
@@ -72,6 +75,8 @@ class Slice:
     wards: tuple[str, ...] = ()
     persist_every: int = 0
     rollbacks: tuple[RollbackState, ...] = ()
+    norm_threshold: float | None = None
+    tolerated: tuple[int, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -173,6 +178,8 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         wards=tuple(world.members[seat].node for seat in world.wards_of(group_rank)),
         persist_every=world.persist_every,
         rollbacks=tuple(state.training.saved.rollbacks),
+        norm_threshold=norm_threshold(state),
+        tolerated=tuple(state.training.tolerated),
     )
 
 

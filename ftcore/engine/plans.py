@@ -29,7 +29,6 @@ _FULFILLED = {
     "pause_workers": "paused",
     "resume_workers": "resumed",
     "save_checkpoint": "saved",
-    "retry_step": "retried",
 }
 
 
@@ -162,7 +161,7 @@ def advance_plan(turn: Turn) -> bool:
     turn.emit(PlanApplied(policy=policy, then=terms.then), incident=incident.id)
     if terms.then == "continue":
         turn.emit(IncidentContinued(policy=policy, outcome=done), incident=incident.id)
-    elif terms.then != "verify":
+    else:
         turn.emit(IncidentResolved(policy=policy, outcome=done), incident=incident.id)
     return True
 

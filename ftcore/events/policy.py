@@ -126,7 +126,8 @@ class Terms:
     """Details of a plan beyond its kind; the defaults are those of a plain restart.
 
     Args:
-        survivors: ``stop`` the surviving workers, or ``park`` them with their state for the next round.
+        survivors: ``stop`` the surviving workers, or ``park`` them: they wait alive for the next round, in which each
+            rank loads the newest complete state.
         exclude: nodes that are left out of the next round and released.
         quarantine: those of them that must not join again.
         avoid: standby nodes that are left out of the next round and stay standby.
@@ -135,9 +136,11 @@ class Terms:
         patience_s: seconds that the plan waits for that many nodes before it fails. None: the job's time constants.
         check: nodes whose health is checked before the next round: empty for none, ``suspect`` or ``all``.
         command: the order to the living members, for a plan ``in_place``.
-        then: what follows when the plan's orders are answered: ``verify`` its outcome, ``continue`` with the chain,
-            ``pause`` (the request is fulfilled, the job waits) or ``resolve`` (it is fulfilled, the job continues).
+        then: what follows when the orders of a plan ``in_place`` are answered: ``continue`` with the chain, ``pause``
+            (the request is fulfilled, the job waits) or ``resolve`` (it is fulfilled, the job continues). ``verify``
+            for any other plan: its outcome is awaited.
         rollback_to: the training resumes from the checkpoint of this step, which is not the newest.
+        tolerate: the number of the step whose abnormal values are accepted from the next round on; 0: none.
         skip: amount of data to skip from that step on.
         skip_unit: ``batches`` or ``tokens``.
         alert: the message of the alert, for a plan ``tell``.
@@ -159,6 +162,7 @@ class Terms:
     skip_unit: str = "batches"
     alert: str = ""
     severity: str = "warning"
+    tolerate: int = 0
 
 
 @decision("policy.considered")

@@ -18,7 +18,6 @@ DECLARED_BY: dict[Ability, str] = {
     A.CHECK: "an agent that can check devices and links",
     A.PAUSE: "a script that can pause at a step boundary",
     A.RETRY: "a script that can compute a failed step again in place",
-    A.SNAPSHOT: "a script that can restore its state from before a step",
     A.PARK: "a script that can keep its state from one round to the next",
     A.SAVE: "a script that can save a checkpoint when told",
     A.CHECKPOINT: "a script that saves on request (`ftcore.worker.on_save`)",
@@ -32,7 +31,7 @@ DECLARED_BY: dict[Ability, str] = {
 LACKS = "needs "
 """Prefix of the reason of a policy that is skipped because the job lacks an ability."""
 
-OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT, A.SAVE, A.INTERVAL)
+OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT, A.SAVE, A.INTERVAL, A.RETRY, A.PARK)
 """Abilities that the running workers report themselves (``workers.stepped``); no file declares them."""
 
 OF_REGISTERED: tuple[Ability, ...] = (A.ROLLBACK, A.SKIP)
@@ -42,7 +41,10 @@ A job with a place for checkpoints may have them."""
 CARRIED_OUT: tuple[Ability, ...] = (A.REPLACE, A.CHECK, A.ROLLBACK, A.SKIP, A.REPLICAS)
 """Abilities that this release implements and that a file or a platform declares."""
 
-SUBSTITUTES = {A.SAVE: A.CHECKPOINT}
+_EARLIER = {"snapshot": "a script that can restore its state from before a step"}
+"""Abilities that policies required before revision 17."""
+
+SUBSTITUTES: dict[str, Ability] = {A.SAVE: A.CHECKPOINT}
 """Abilities that suffice in place of another one where the plan of the policy says so."""
 
 
@@ -57,7 +59,7 @@ def usable_abilities(declared: Iterable[str], assumed: Iterable[str] = ()) -> tu
     return tuple(dict.fromkeys((*able, *map(str, assumed))))
 
 
-def not_covered(needs: Iterable[Ability], can: Callable[[str], bool]) -> tuple[Ability, ...]:
+def not_covered(needs: Iterable[str], can: Callable[[str], bool]) -> tuple[str, ...]:
     """The abilities that a policy requires and a job has not, nor one that suffices in their place.
 
     Args:
@@ -77,8 +79,10 @@ def needs_text(needs: Iterable[Ability]) -> str:
     )
 
 
-def lacking(needs: Iterable[Ability], job: JobState) -> str:
+def lacking(needs: Iterable[str], job: JobState) -> str:
     """Why this job cannot carry out a policy with these needs; empty if it can."""
-    return "; ".join(
-        f"{LACKS}`{ability}`: {DECLARED_BY[ability]} declares it" for ability in not_covered(needs, job.can)
-    )
+    return "; ".join(f"{LACKS}`{ability}`: {_declarer(ability)} declares it" for ability in not_covered(needs, job.can))
+
+
+def _declarer(ability: str) -> str:
+    return DECLARED_BY[Ability(ability)] if ability in DECLARED_BY else _EARLIER[ability]

@@ -1,4 +1,4 @@
-"""``--assume``: evaluate policies as if a job had an ability that is not declared or not implemented.
+"""``--assume``: evaluate policies as if a job had an ability that neither a file declares nor a script reports.
 
 Every output that is based on an assumption says so in its first line.
 """
@@ -6,7 +6,6 @@ Every output that is based on an assumption says so in its first line.
 from collections.abc import Iterable
 
 from ftcore.errors import UsageError
-from ftcore.policies.abilities import CARRIED_OUT, OBSERVED
 from ftcore.policies.base import Ability
 from ftcore.policies.file.yaml_nodes import did_you_mean
 
@@ -35,6 +34,4 @@ def assumption_note(assumed: Iterable[str]) -> str:
     names = [str(name) for name in assumed]
     if not names:
         return ""
-    idle = [name for name in names if name not in (*CARRIED_OUT, *OBSERVED)]
-    unable = f"; not implemented in this release: {', '.join(idle)}" if idle else ""
-    return f"assumed, not declared by any job: {', '.join(names)}{unable}"
+    return f"assumed, not declared by any job: {', '.join(names)}"

@@ -29,8 +29,9 @@ from ftcore.policies.builtin.step_retry import StepRetry
 from ftcore.policies.builtin.stop import Stop
 from ftcore.policies.options import defaults, described, filled
 from ftcore.policies.situation import interrupted
+from ftcore.policies.traits import traits_of
 from ftcore.states.model import IncidentState, JobState
-from ftcore.states.revisions import LACK_ONCE, follows
+from ftcore.states.revisions import IN_PROCESS, LACK_ONCE, follows
 
 BUILT_IN: dict[str, Policy] = {
     policy.name: policy
@@ -150,7 +151,9 @@ def _is_recorded_as_lacking(entry: ChainEntry, incident: IncidentState, job: Job
 
 def _lack(entry: ChainEntry, job: JobState) -> Pass | None:
     """The pass of an entry that the job cannot carry out; None if it can."""
-    needs = needs_of(entry)
+    needs: Sequence[str] = needs_of(entry)
+    if not follows(job, IN_PROCESS):
+        needs = traits_of(entry.policy).needed or needs
     reason = lacking(needs, job)
     if not reason:
         return None

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from ftcore.commands import IN_PLACE, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint, tag_of
+from ftcore.commands import IN_PLACE, PauseWorkers, ResumeWorkers, SaveCheckpoint, tag_of
 from ftcore.errors import UsageError
 from ftcore.events.policy import PolicyAnswered, PolicyFaulted, PolicyLoaded, Terms
 from ftcore.faults.extra import extra_rules
@@ -49,7 +49,6 @@ _SECONDS_MAX_TEXT = f"{SECONDS_MAX:.0f} ({format_duration(SECONDS_MAX)})"
 THEN: Mapping[type[Any], tuple[str, ...]] = {
     PauseWorkers: ("pause",),
     ResumeWorkers: ("resolve",),
-    RetryStep: ("verify",),
     SaveCheckpoint: ("continue", "resolve"),
 }
 """The commands that a plan may order in place, with the accepted values of ``Terms.then``."""
@@ -390,6 +389,8 @@ def _check_round(terms: Terms, job: JobState) -> str:
         return "terms.command: not accepted in a plan that restarts workers"
     if terms.rollback_to is not None and terms.rollback_to not in job.training.checkpoints:
         return f"terms.rollback_to: the job has no checkpoint of step {terms.rollback_to}"
+    if terms.tolerate < 0:
+        return f"terms.tolerate: {terms.tolerate}, expected the number of a step, or 0 for none"
     if terms.skip < 0 or terms.skip_unit not in ("batches", "tokens"):
         return f"terms.skip: {terms.skip} {_shown(terms.skip_unit)}, expected a count of batches or tokens"
     return ""
@@ -421,12 +422,10 @@ def _check_command(terms: Terms, job: JobState) -> str:
         job.requests.pending is None or job.incident is None or job.incident.kind != "request"
     ):
         return "terms.then: pause without a request to pause"
-    ranks = command.ranks if isinstance(command, RetryStep | SaveCheckpoint) else ()
+    ranks = command.ranks if isinstance(command, SaveCheckpoint) else ()
     if any(not 0 <= rank < job.rounds.world.size for rank in ranks):
         return f"terms.command: ranks {_shown(ranks)}, expected ranks from 0 to {job.rounds.world.size - 1}"
-    if isinstance(command, RetryStep) and command.restore not in ("nothing", "replica", "snapshot"):
-        return f"terms.command.restore: {_shown(command.restore)}, expected nothing, replica or snapshot"
-    return "terms.command.step: below 0" if isinstance(command, RetryStep) and command.step < 0 else ""
+    return ""
 
 
 def _check_alert(terms: Terms) -> str:

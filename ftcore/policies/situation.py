@@ -23,6 +23,7 @@ from ftcore.states.fold.base import WORKERS
 from ftcore.states.health import wanted
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
+from ftcore.states.norms import step_of
 from ftcore.states.revisions import BY_DETAIL, DISRUPTIONS, HANDOVER, READY_FIRST, follows
 from ftcore.states.worker import WorkerPhase
 from ftcore.states.world import usable
@@ -83,6 +84,13 @@ def kind_of(incident: IncidentState, job: JobState) -> str:
     """The observed kind, such as ``loss-spike``: from the root report, else from the fault's detail."""
     root = root_report(incident, job)
     return root.kind if root is not None and root.kind else incident.fault.detail
+
+
+def abnormal_step(incident: IncidentState, job: JobState) -> int | None:
+    """The number of the step whose values were abnormal; None: not known."""
+    root = root_report(incident, job)
+    step = incident.fault.step if incident.fault.step is not None else job.training.step
+    return step_of(step, root.values if root is not None else {})
 
 
 def in_a_row(incident: IncidentState, job: JobState) -> int:
@@ -200,7 +208,13 @@ def a_worker_ended(incident: IncidentState, job: JobState) -> bool:
 
 def interrupted(incident: IncidentState, job: JobState) -> bool:
     """Whether a failed plan has interrupted the training; then a request or a warning is handled like a fault."""
-    return bool(incident.tried) and (job.history.streak > 0 or not all_workers_alive(job))
+    anew = job.rounds.world is not None and job.rounds.world.round > incident.round
+    return bool(incident.tried) and (job.history.streak > 0 or anew or not all_workers_alive(job))
+
+
+def has_tried(incident: IncidentState, job: JobState, policy: str) -> bool:
+    """Whether a plan of a policy has failed in this incident, or led to a new round that failed before a step."""
+    return policy in incident.tried or any(time >= incident.opened for time in job.history.attempts.get(policy, ()))
 
 
 def lost_nodes(incident: IncidentState, job: JobState) -> tuple[str, ...]:

@@ -32,7 +32,10 @@ class Trait(StrEnum):
     GROWS = "grows"
     """It adds standby nodes to the world."""
     PARKS = "parks"
-    """Its ``grace`` is the time for ranks to leave their groups, not the time between TERM and KILL."""
+    """Its plan keeps the live processes for the next round, so it counts neither as a restart nor for a back-off.
+
+    Its ``grace`` is the time for ranks to leave their groups, not the time between TERM and KILL.
+    """
     ROLLS_BACK = "rolls back"
     """After an observation in ``on``, it goes back to a checkpoint and skips data."""
     RECOMPUTES = "recomputes"
@@ -51,7 +54,7 @@ PROMISED: Mapping[Trait, tuple[str, ...]] = {
     Trait.SHRINKS: ("min_nodes", "classes", "node_faults", "window"),
     Trait.PARKS: ("grace",),
     Trait.ROLLS_BACK: ("on", "back", "before", "skip"),
-    Trait.RECOMPUTES: ("on",),
+    Trait.RECOMPUTES: ("on", "global_norm_spike_threshold", "max_recomputed", "window"),
     Trait.ALERTS: ("to", "on", "on_end", "requests", "severity"),
 }
 """The options that every policy with a trait has; code that queries the trait may rely on them."""
@@ -65,27 +68,29 @@ class Traits:
         has: its traits.
         budget: name of the option that limits attempts per ``window``; empty: no budget, or not every plan counts.
         options: the record type of its options.
+        needed: the abilities that it required before revision 17, if others than now.
     """
 
     has: frozenset[Trait] = frozenset()
     budget: str = ""
     options: type[Options] = Options
+    needed: tuple[str, ...] = ()
 
 
 _NONE = Traits()
 _DECLARED: dict[str, Traits] = {}
 
 
-def declares(*traits: Trait, budget: str = "") -> Callable[[_P], _P]:
+def declares(*traits: Trait, budget: str = "", needed: tuple[str, ...] = ()) -> Callable[[_P], _P]:
     """Class decorator: declare the traits of a built-in policy.
 
     Args:
         traits: its traits.
-        budget: as in ``Traits``.
+        budget, needed: as in ``Traits``.
     """
 
     def register(policy: _P) -> _P:
-        _DECLARED[policy.name] = Traits(has=frozenset(traits), budget=budget, options=policy.options)
+        _DECLARED[policy.name] = Traits(has=frozenset(traits), budget=budget, options=policy.options, needed=needed)
         return policy
 
     return register

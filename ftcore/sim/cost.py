@@ -57,7 +57,7 @@ DEFAULTS: dict[str, Figure] = {
         ("start_parked", 2.0, "order to start parked workers until all are in the new round"),
         ("load", 120.0, "start of the workers until they have loaded their checkpoint (1 min to 5 min from storage)"),
         ("load_memory", 10.0, "the same from memory, of a parked worker's peers"),
-        ("warm_up", 10.0, "additional time of the first steps: compilation, caches, connections"),
+        ("warm_up", 10.0, "additional time of the first steps of new processes: compilation, caches"),
         ("in_place", 2.0, "order that keeps the processes until all nodes have carried it out"),
         ("save", 40.0, "order to save until a checkpoint is committed"),
         ("check", 60.0, "order for a health check until its result"),

@@ -143,8 +143,13 @@ KINDS: dict[str, FaultKind] = {
     ),
     "uce": FaultKind(
         shows="crash",
-        doc="A worker has an uncorrectable memory error and reports it before it ends.",
+        doc="A worker has an uncorrectable memory error and reports it.",
         observed="uce",
+    ),
+    "collective": FaultKind(
+        shows="crash",
+        doc="A collective fails once, and a worker reports it.",
+        observed="collective",
     ),
     JOIN: FaultKind(shows="join", doc="A node joins (traces of fleets)."),
 }
@@ -185,7 +190,7 @@ def fact_of(
             node=node,
             incarnation=incarnation,
             round=round_,
-            source="worker" if kind.observed == "uce" else "detector",
+            source="worker" if kind.observed in ("uce", "collective") else "detector",
             kind=kind.observed,
             rank=rank,
             message=kind.doc,

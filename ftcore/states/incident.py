@@ -47,7 +47,6 @@ INCIDENT = Machine(
         Row("departure.begun", I.DEFERRED, I.ACTING),
         *rows("incident.rediagnosed/worse", _CONSIDERED, I.DIAGNOSING),
         Row("round.started", I.ACTING, I.VERIFYING),
-        Row("plan.applied/verify", I.ACTING, I.VERIFYING),
         Row("incident.continued", I.ACTING, I.ESCALATING),
         *rows("incident.escalated", (I.ACTING, I.DEFERRED, I.VERIFYING), I.ESCALATING),
         *rows("incident.resolved", (I.OPEN, I.ACTING, I.DEFERRED, I.VERIFYING), I.RESOLVED),
@@ -64,6 +63,6 @@ INCIDENT = Machine(
             _CONSIDERED,
             "the diagnosis was amended; the plan stays the same",
         ),
-        Ignored("plan.applied/other", (I.ACTING,), "the next event continues or resolves the incident"),
+        Ignored("plan.applied", (I.ACTING,), "the next event continues or resolves the incident"),
     ),
 )

@@ -24,9 +24,9 @@ class NodePhase(StrEnum):
     PAUSED = "paused"
     """All its workers wait at a step boundary."""
     PARKED = "parked"
-    """Its workers have left their round and wait with their state for the next one."""
+    """Its workers have left their round and wait for the next one; some may have ended."""
     FAULTED = "faulted"
-    """A worker failed; others may still run."""
+    """A worker of the round failed; others may still run."""
     STOPPING = "stopping"
     """Ordered to stop its workers."""
     FINISHED = "finished"
@@ -89,7 +89,8 @@ NODE = Machine(
         Row("order.obeyed/pause_workers", N.RUNNING, N.PAUSED),
         Row("order.obeyed/resume_workers", N.PAUSED, N.RUNNING),
         *rows("order.obeyed/park_workers", (N.RUNNING, N.PAUSED, N.FAULTED), N.PARKED),
-        *rows("worker.failed", (N.STARTING, N.RUNNING, N.PAUSED, N.PARKED, N.FAULTED), N.FAULTED),
+        *rows("worker.failed", (N.STARTING, N.RUNNING, N.PAUSED, N.FAULTED), N.FAULTED),
+        Row("worker.failed", N.PARKED, N.PARKED),  # the next round starts a new process in its place
         Row("workers.unstartable", N.STARTING, N.FAULTED),
         *rows("workers.finished", (N.STARTING, N.RUNNING, N.PAUSED), N.FINISHED),
         *rows("action.ordered/stop_workers", (*HOLDING, N.FINISHED), N.STOPPING),
@@ -116,7 +117,7 @@ NODE = Machine(
         Ignored("workers.stepped", LIVING, "progress, not a change of state"),
         *(
             Ignored(f"order.obeyed/{tag}", LIVING, _IN_PLACE)
-            for tag in ("find_boundary", "retry_step", "save_checkpoint", "pace_saves")
+            for tag in ("find_boundary", "save_checkpoint", "pace_saves")
         ),
         Ignored("order.obeyed/pause_workers", tuple(p for p in LIVING if p is not N.RUNNING), _OVERTAKEN),
         Ignored("order.obeyed/resume_workers", tuple(p for p in LIVING if p is not N.PAUSED), _OVERTAKEN),
@@ -144,7 +145,6 @@ NODE = Machine(
                 "order.obeyed/pause_workers",
                 "order.obeyed/resume_workers",
                 "order.obeyed/park_workers",
-                "order.obeyed/retry_step",
                 "order.obeyed/save_checkpoint",
                 "order.obeyed/find_boundary",
                 "order.obeyed/pace_saves",

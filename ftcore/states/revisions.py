@@ -23,6 +23,7 @@ or fields that earlier logs lack needs no revision.
 | 14 | the job is paused only while a worker waits at a step boundary: one whose workers have all finished ends |
 | 15 | between two tries of the newest manifest one older one is ordered, not all; a plan waits for its newest alone |
 | 16 | after a rollback, a round resumes from a checkpoint committed since, also before the plan has succeeded |
+| 17 | policies that compute a step again or swap a process need only what the running script reports |
 """
 
 from typing import TYPE_CHECKING, Final
@@ -62,7 +63,9 @@ NEWEST_MANIFEST: Final = 15
 
 RESUME_LATER: Final = 16
 
-NEWEST: Final = 16
+IN_PROCESS: Final = 17
+
+NEWEST: Final = 17
 """The revision of masters of this ftcore."""
 
 

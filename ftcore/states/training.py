@@ -39,6 +39,19 @@ class Standstill:
     stacks: str = ""
 
 
+@attrs.define(kw_only=True)
+class NormState:
+    """A step whose global gradient norm was abnormal.
+
+    Args:
+        round: the newest round that reported it.
+        values: its norm, and the norm after it was computed again, if that was abnormal as well; None: not finite.
+    """
+
+    round: int
+    values: tuple[float | None, ...]
+
+
 @attrs.frozen(kw_only=True)
 class Skip:
     """Data that is left out."""
@@ -234,7 +247,8 @@ class TrainingState:
         committed: time of the newest committed checkpoint of this run; 0: none.
         resume_step: the step that a rollback goes back to, or the newest one committed since, until its plan succeeds.
         skips: data that the current lineage leaves out.
-        tolerated: steps whose fault a policy tolerated, newest last.
+        tolerated: steps whose abnormal values a policy accepts, newest last.
+        norms: steps with an abnormal global gradient norm, newest last.
         curves: the newest outlier of a figure of the whole job by its kind: round, step and the node that reported it.
         nan: the loss is NaN or infinite; None: it is finite, as far as is known.
         standstill: no step is completed, and an alert was raised; None: steps are completed.
@@ -252,6 +266,7 @@ class TrainingState:
     resume_step: int | None = None
     skips: list[Skip] = attrs.field(factory=list)
     tolerated: list[int] = attrs.field(factory=list)
+    norms: dict[int, NormState] = attrs.field(factory=dict)
     curves: dict[str, tuple[int, int | None, str]] = attrs.field(factory=dict)
     nan: NanState | None = None
     standstill: Standstill | None = None

@@ -57,7 +57,8 @@ class JobDriver:
         decides: revision of the decision rules (``states/revisions.py``).
 
     Attributes:
-        refuses: kinds of orders (``retry_step``) that a node does not carry out, by node; ``*``: every node. It answers
+        refuses: kinds of orders (``park_workers``) that a node does not carry out, by node; ``*``: every node. It
+            answers
             as in production: a failed start or store, or a refusal.
         health: result of a node's health check, if not ``healthy``: ``faulty``, ``failed``, ``unavailable``, ``slow``,
             ``unreachable`` (no data exchange with any node), or ``apart`` (data exchange in pairs, but not with all

@@ -261,7 +261,7 @@ def _no_capacity(job: JobDriver) -> None:
 
 
 def _refused(job: JobDriver) -> None:
-    job.refuses = {"*": ("retry_step", "save_checkpoint", "park_workers", "pause_workers")}
+    job.refuses = {"*": ("save_checkpoint", "park_workers", "pause_workers")}
     _observed(job)
     _operator_requests(job)
 
@@ -272,7 +272,7 @@ def _observed(job: JobDriver) -> None:
     job.commit(50)
     job.commit()
     job.make_steps(100)
-    kinds = ("uce", "collective", "hang", "straggler", "loss-spike", "loss-nan", "norm-spike")
+    kinds = ("uce", "collective", "hang", "norm", "straggler", "loss-spike", "loss-nan", "norm-spike")
     for kind in (*kinds, "preemption-notice", "maintenance-notice"):
         if job.state.phase == "running":
             job.observe(_member(job), kind, values={"factor": 2.0, "steps": 50.0, "lag_s": 1.0})

@@ -6,7 +6,7 @@ import attrs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftcore.commands import PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint, StopWorkers
+from ftcore.commands import PauseWorkers, ResumeWorkers, SaveCheckpoint, StopWorkers
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, Terms
 from ftcore.policies.base import Ability, Pass, PlanKind, Take
@@ -23,7 +23,6 @@ COMMANDS = st.one_of(
     st.none(),
     st.builds(PauseWorkers, round=ROUNDS),
     st.builds(ResumeWorkers, round=ROUNDS),
-    st.builds(RetryStep, round=ROUNDS, step=st.integers(-1, 9), restore=st.sampled_from(["nothing", "replica", "?"])),
     st.builds(SaveCheckpoint, round=ROUNDS, ranks=st.sampled_from([(), (0,), (99,)])),
     st.builds(StopWorkers, round=ROUNDS, grace_s=st.just(1.0)),
 )
@@ -39,6 +38,7 @@ TERMS = st.builds(
     command=COMMANDS,
     then=st.sampled_from(["verify", "continue", "pause", "resolve", "?"]),
     rollback_to=st.sampled_from([None, 5, 7]),
+    tolerate=st.integers(-1, 2),
     skip=st.integers(-1, 2),
     alert=st.sampled_from(["", "look"]),
 )

@@ -130,9 +130,7 @@ class Job(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         kinds=st.lists(
-            st.sampled_from(
-                ["retry_step", "pause_workers", "resume_workers", "park_workers", "save_checkpoint", "check_health"]
-            ),
+            st.sampled_from(["pause_workers", "resume_workers", "park_workers", "save_checkpoint", "check_health"]),
             max_size=3,
         ),
     )

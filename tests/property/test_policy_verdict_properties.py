@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from test_job_properties import Job
 
-from ftcore.commands import PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint
+from ftcore.commands import PauseWorkers, ResumeWorkers, SaveCheckpoint
 from ftcore.events.incident import Fault
 from ftcore.events.worker import ADVISORY
 from ftcore.faults.taxonomy import FaultClass
@@ -69,7 +69,7 @@ def check(name: str, about: IncidentState, job: JobState, given: dict[str, Any])
 def check_plan(name: str, about: IncidentState, job: JobState, taken: Take) -> None:
     terms = taken.terms
     if taken.plan is PlanKind.IN_PLACE:
-        assert isinstance(terms.command, PauseWorkers | ResumeWorkers | RetryStep | SaveCheckpoint)
+        assert isinstance(terms.command, PauseWorkers | ResumeWorkers | SaveCheckpoint)
         assert job.rounds.world is not None
         assert terms.command.round == job.rounds.world.round
         assert taken.deadline_s > 0, "an order in place without a deadline would wait for ever"

@@ -1,8 +1,10 @@
 """``hot_swap`` (MindIO's ARF): start only the failed processes again; the other ranks stay alive and wait.
 
-The live ranks leave their process groups and park with their state. The failed process starts again, on its node, on a
-standby node or on one that the platform launches. It joins the others in the next round and gets its state from a
-replica. No checkpoint is loaded, and no completed step is lost.
+The live ranks leave their process groups and wait. The failed process starts again: on its node, on a standby node or
+on one that the platform launches. It joins the others in the next round, where each rank loads the newest complete
+state from memory, or from a replica. No checkpoint is read, and at most the current step is lost.
+
+A process that hangs cannot leave its groups: its agent stops it after ``grace``, and a new one starts in its place.
 """
 
 from typing import Annotated, ClassVar
@@ -20,6 +22,8 @@ from ftcore.policies.situation import (
     class_of,
     culprit,
     facts,
+    has_tried,
+    kind_of,
     largest_world,
     lost_nodes,
     members,
@@ -27,6 +31,7 @@ from ftcore.policies.situation import (
 )
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
+from ftcore.states.norms import NORM
 from ftcore.wording import format_duration, listed
 
 
@@ -46,22 +51,26 @@ class HotSwapOptions(Options):
     rules: ClassVar[tuple[OptionRule, ...]] = (never_reached("per_node", "max_swaps"),)
 
 
-@declares(Trait.COSTS_A_ROUND, Trait.PARKS, budget="max_swaps")
+@declares(Trait.COSTS_A_ROUND, Trait.PARKS, budget="max_swaps", needed=("park", "replicas"))
 class HotSwap:
     """Start the failed ranks again while the others wait."""
 
     name: ClassVar[str] = "hot_swap"
-    doc: ClassVar[str] = "Park the live ranks, start the failed ones again, and restore their state from a replica."
+    doc: ClassVar[str] = (
+        "Park the live ranks, and start the failed ones again; each loads the newest state from memory."
+    )
     conditions: ClassVar[tuple[str, ...]] = (
-        "takes a process that ended, a lost node, or a node with a fault of `classes`",
+        "takes a process that ended, a lost node, a node with a fault of `classes`, or a hang of known ranks or nodes",
         "passes if more than `max_nodes` nodes failed at once: their replicas may be lost as well",
         "passes a missing node if there is no standby node and the platform cannot launch one",
-        "passes a repeated fault of the script, and every numeric fault: a new process would fail in the same way",
+        "passes a repeated fault of the script: a new process would fail in the same way",
+        "passes a numeric fault, except a step that was stopped before it changed the state (`norm`)",
+        "passes a hang without a known rank or node: nothing says which process to start again",
         "passes if its own swap, or any restart, led to no completed step: the state of the parked ranks is suspect",
         "passes when `max_swaps` in `window`, or `per_node` of this node, are spent",
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault",)
-    needs: ClassVar[tuple[Ability, ...]] = (Ability.PARK, Ability.REPLICAS)
+    needs: ClassVar[tuple[Ability, ...]] = (Ability.PARK,)
     options: ClassVar[type[Options]] = HotSwapOptions
 
     def considers(self, incident: IncidentState, job: JobState, options: HotSwapOptions) -> Verdict:
@@ -101,11 +110,11 @@ class HotSwap:
 
 def _no_remedy(incident: IncidentState, job: JobState) -> str:
     cls = class_of(incident)
-    if cls is FaultClass.NUMERIC:
+    if cls is FaultClass.NUMERIC and kind_of(incident, job) != NORM:
         return "after a numeric fault the state of the live ranks is wrong, too"
     if facts(incident).repeats and job.evidence.repeat.count > 1:
         return f"{cls} occurred {job.evidence.repeat.count} times in a row: a new process would fail in the same way"
-    if HotSwap.name in incident.tried or job.history.streak > 0:
+    if has_tried(incident, job, HotSwap.name) or job.history.streak > 0:
         return "the last restart led to no completed step: the state of the live ranks is suspect"
     return ""
 
@@ -113,7 +122,10 @@ def _no_remedy(incident: IncidentState, job: JobState) -> str:
 def _not_swappable(incident: IncidentState, job: JobState, missing: tuple[str, ...], most: int) -> str:
     if len(missing) > most:
         return f"{len(missing)} nodes failed at once ({listed(missing)}): their replicas may be lost as well"
-    if not missing and not a_worker_ended(incident, job):
+    if class_of(incident) is FaultClass.HANG:
+        if not missing and not a_worker_ended(incident, job) and not (incident.fault.ranks or culprit(incident)):
+            return "no rank or node is known to hang, so there is no process to start again"
+    elif not missing and not a_worker_ended(incident, job):
         return "no process ended, so there is none to start again"
     if not any_worker_alive(job):
         return "no live rank could wait"

@@ -30,6 +30,7 @@ from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, default_entry
 from ftcore.policies.external import NOTHING, External, Offered
 from ftcore.policies.file import presets
 from ftcore.policies.file.config_chain import ChainContext, is_null, mapping, read_chain, read_options
+from ftcore.policies.file.environment import with_implied
 from ftcore.policies.file.job_options import CHECKPOINTS, HEALTH, CheckpointOptions
 from ftcore.policies.file.replicas import read_replicas
 from ftcore.policies.file.rules import broken_rules, clashes
@@ -62,8 +63,8 @@ MEANINGS: Mapping[str, str] = {
     "are `ranks / data_parallel` apart",
     "job: replicas: optimizer_shard": "number of data-parallel ranks over which parameters or the optimizer's state "
     "are split; with 4 of 8 ranks, 0 and 4 hold the same state. A divisor of `data_parallel`, at most half of it",
-    "job: abilities": "what the script can do: `rollback`, `skip`. The running script itself reports `pause` and "
-    "`checkpoint`",
+    "job: abilities": "what the script can do: `rollback`, `skip`. The running script itself reports `pause`, "
+    "`checkpoint`, `save`, `interval`, `retry` and `park`",
     "job: checkpoint_every": "steps between two checkpoints; used to check the options of rollbacks",
     "job: checkpoints": "checkpoints that ftcore writes, as `checkpoints: {kept: 5}`",
     **{f"job: checkpoints: {key}": option.doc for key, option in CHECKPOINTS.items()},
@@ -88,7 +89,6 @@ ASKS_FOR_REPLICAS = ("mindio",)
 SAID_BY_SCRIPT = (
     Ability.PAUSE,
     Ability.RETRY,
-    Ability.SNAPSHOT,
     Ability.PARK,
     Ability.SAVE,
     Ability.ROLLBACK,
@@ -101,6 +101,7 @@ _ABILITIES: Mapping[str, str] = {
     str(Ability.REPLICAS): "set which ranks hold the same state: `replicas: all`",
     str(Ability.CHECKPOINT): "the running script reports it (`ftcore.worker.on_save`)",
     str(Ability.INTERVAL): "the running script reports it (`persist_every='auto'`)",
+    "snapshot": "`retry` implies it, which the running script reports",
     str(Ability.REPLACE): "only the platform can declare it",
     str(Ability.CHECK): "only the agents can declare it",
 }
@@ -265,7 +266,7 @@ def _read(
         source=problems.source,
         text=text,
         digest=digest_of(text.encode()),
-        chain=chain,
+        chain=with_implied(chain),
         declared=declared,
         rules=rules,
     )

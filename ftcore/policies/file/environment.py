@@ -13,20 +13,23 @@
 | ``TSP`` | ``step_pause`` | no |
 
 ``1`` adds the policy to the chain, at its place in MindIO's order, and makes it required; ``0`` removes it. ``UCE:1``
-and ``ARF:1`` imply ``TTP:1``, so that the state is saved if they fail. Other policies stay as in the file.
+and ``ARF:1`` imply ``TTP:1``, so that the state is saved if they fail; in a policy file their policies do so as well.
+``TRE:1`` compares the norm with the threshold of the file's entry, or with the default. Other policies stay as in the
+file.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from ftcore.errors import UsageError
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.policies.base import Ability
-from ftcore.policies.chain import default_entry
-from ftcore.policies.file.rules import clashes
+from ftcore.policies.chain import BUILT_IN, default_entry
+from ftcore.policies.file.rules import broken_rules, clashes
 from ftcore.policies.file.yaml_nodes import did_you_mean, short
+from ftcore.policies.traits import Trait, has
 
 VARIABLE = "FTCORE_POLICIES"
 
@@ -93,9 +96,29 @@ def apply_switches(loaded: PolicyLoaded, text: str) -> PolicyLoaded:
             _switch(chain, name, switches[name])
     shown = ",".join(f"{name}:{int(on)}" for name, on in switches.items())
     changed = attrs.evolve(loaded, chain=tuple(chain), source=f"{loaded.source} with {VARIABLE}={{{shown}}}")
+    for entry in changed.chain if switches.get("TRE") else ():
+        if entry.policy == POLICIES["TRE"]:
+            for _, broken in broken_rules(BUILT_IN[entry.policy].options, entry.options, ()):
+                raise UsageError(f"{VARIABLE}: {entry.policy}: {broken}")
     for clash in clashes(changed.chain, changed.declared):
         raise UsageError(f"{VARIABLE}: {clash.policy}: {clash.text}")
     return changed
+
+
+def with_implied(chain: Sequence[ChainEntry]) -> tuple[ChainEntry, ...]:
+    """The chain of a file, with the policy of ``TTP`` if it has one of those that imply it and not that one."""
+    causes = [entry for entry in chain if any(_switches_on(entry, name) for name in IMPLY_TTP)]
+    implied = POLICIES["TTP"]
+    if not causes or any(entry.policy == implied for entry in chain):
+        return tuple(chain)
+    changed = list(chain)
+    required = any(entry.required for entry in causes)
+    changed.insert(_place(changed, implied), attrs.evolve(default_entry(implied), required=required))
+    return tuple(changed)
+
+
+def _switches_on(entry: ChainEntry, name: str) -> bool:
+    return entry.policy == POLICIES[name] and bool(entry.options.get(_RETRY_OPTIONS.get(name, ""), True))
 
 
 def switched_on(text: str) -> dict[str, str]:
@@ -160,4 +183,6 @@ def _place(chain: list[ChainEntry], policy: str) -> int:
     order = list(dict.fromkeys(POLICIES.values()))
     before = order[: order.index(policy)]
     places = [place + 1 for place, entry in enumerate(chain) if entry.policy in before]
-    return max(places, default=0)
+    others = (place for place, entry in enumerate(chain) if entry.policy not in before)
+    most = (place for place in others if has(chain[place], Trait.COSTS_A_ROUND) or has(chain[place], Trait.ENDS))
+    return min(max(places, default=0), next(most, len(chain)))

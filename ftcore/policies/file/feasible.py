@@ -7,7 +7,7 @@ or one marked optional, is skipped, and its verdict in the log says why.
 from collections.abc import Iterable, Mapping
 
 from ftcore.events.policy import ChainEntry, PolicyLoaded
-from ftcore.policies.abilities import CARRIED_OUT, DECLARED_BY, OBSERVED, OF_REGISTERED, not_covered, usable_abilities
+from ftcore.policies.abilities import DECLARED_BY, OBSERVED, OF_REGISTERED, not_covered, usable_abilities
 from ftcore.policies.base import Ability
 from ftcore.policies.chain import needs_of
 from ftcore.policies.file.config import SAID_BY_SCRIPT
@@ -39,7 +39,7 @@ def missing(
         *usable_abilities((*loaded.declared.abilities, *given), assumed),
         *(name for name in given if name in OBSERVED),
     }
-    return not_covered(needs(entry), usable.__contains__)
+    return tuple(map(Ability, not_covered(needs(entry), usable.__contains__)))
 
 
 def check_abilities(
@@ -96,18 +96,14 @@ def unable(loaded: PolicyLoaded, abilities: Iterable[str] = (), assumed: Iterabl
     if not skipped:
         return ""
     names = list(dict.fromkeys(str(name) for policy in skipped for name in lack[policy]))
-    idle = [name for name in names if name not in (*CARRIED_OUT, *OBSERVED)]
-    release = f" (not implemented in this release: {', '.join(idle)})" if idle else ""
     return (
-        f"skipped: {', '.join(skipped)}: the job does not declare {', '.join(names)}{release}; to see what they "
+        f"skipped: {', '.join(skipped)}: the job does not declare {', '.join(names)}; to see what they "
         f"would change: --assume {','.join(dict.fromkeys((*given, *names)))}"
     )
 
 
 def _advice(ability: Ability) -> str:
-    if ability not in CARRIED_OUT:
-        advice = "this release does not implement it yet"
-    elif ability in SAID_BY_SCRIPT:
+    if ability in SAID_BY_SCRIPT:
         advice = f"if the script can, declare it with `job: abilities: [{ability}]`"
         if ability in OF_REGISTERED:
             advice += "; if it registers its state, start the job with `--checkpoints` instead"

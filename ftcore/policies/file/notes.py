@@ -7,10 +7,7 @@ from collections.abc import Iterator
 
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.abilities import CARRIED_OUT, OBSERVED
-from ftcore.policies.base import Ability
 from ftcore.policies.chain import kinds_of
-from ftcore.policies.file.feasible import missing, needs
 from ftcore.policies.targets import is_reference, targets
 from ftcore.policies.traits import Trait, has, limit, options_of, traits_of
 from ftcore.wording import format_duration, plural
@@ -19,7 +16,7 @@ from ftcore.wording import format_duration, plural
 def notes(loaded: PolicyLoaded) -> list[str]:
     """The warnings about a chain, one line each; usually none."""
     entries = (note for entry in loaded.chain for note in _entry(entry))
-    found = (_observed(loaded), _unsupported(loaded), _secrets(loaded), *entries, _no_remedy(loaded))
+    found = (_observed(loaded), _secrets(loaded), *entries, _no_remedy(loaded))
     return [note for note in found if note]
 
 
@@ -46,11 +43,6 @@ def _entry(entry: ChainEntry) -> Iterator[str]:
             f"{entry.policy}: deadline ({format_duration(deadline)}) is below grace ({format_duration(grace)}): the "
             "new workers get less time to complete a step than the old ones get to stop"
         )
-    if entry.required and Ability.SAVE in needs(entry) and Ability.SAVE not in CARRIED_OUT:
-        yield (
-            f"{entry.policy}: this release saves only while all ranks run: on a warning of a preemption, before the "
-            "requests in `before`, and for `ftctl checkpoint`; a fault that leaves ranks missing goes to the next entry"
-        )
     if set(entry.faults) != {FaultClass.REQUEST}:
         return
     if has(entry, Trait.RESTARTS):
@@ -73,18 +65,8 @@ def _remedies(entry: ChainEntry) -> bool:
 
 
 def _observed(loaded: PolicyLoaded) -> str:
-    names = ", ".join(name for name in loaded.declared.unsupported if name in OBSERVED)
+    names = ", ".join(loaded.declared.unsupported)
     return f"job: abilities: {names}: no effect: the running script reports it; remove {names}" if names else ""
-
-
-def _unsupported(loaded: PolicyLoaded) -> str:
-    unsupported = [name for name in loaded.declared.unsupported if name not in OBSERVED]
-    if not unsupported:
-        return ""
-    lack = {entry.policy: missing(entry, loaded, OBSERVED) for entry in loaded.chain}
-    skipped = [policy for policy, names in lack.items() if {*map(str, names)} & {*unsupported}]
-    effect = f"; skipped: {', '.join(skipped)}" if skipped else ""
-    return f"job: abilities: {', '.join(unsupported)}: not implemented in this release, no effect{effect}"
 
 
 def _secrets(loaded: PolicyLoaded) -> str:

@@ -32,7 +32,6 @@ from ftcore.commands import (
     PauseWorkers,
     ReleaseNode,
     ReplaceNodes,
-    RetryStep,
     SaveCheckpoint,
     StartWorkers,
     StopWorkers,
@@ -43,7 +42,7 @@ from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobFinished, JobProgressed, JobRolledBack, JobSubmitted
 from ftcore.events.master import MasterElected
-from ftcore.events.policy import AbilityDeclared, PlanApplied
+from ftcore.events.policy import AbilityDeclared
 from ftcore.events.world import RoundStarted
 from ftcore.ids import SECOND, seconds
 from ftcore.sim.campaign.machines import CampaignConfig, MachineWheel
@@ -105,6 +104,7 @@ class Campaign(MachineWheel):
         self._trace: Iterator[TraceFault] = iter(faults)
         self._epoch = 0
         self._loading = False
+        self._same_processes = False
         self._resume_from: int | str = "checkpoint"
         self._unreported: int | None = None
 
@@ -162,8 +162,6 @@ class Campaign(MachineWheel):
             self._ordered(data)
         elif type(data) is RoundStarted:
             self._round_started()
-        elif type(data) is PlanApplied:
-            self._plan_applied()
         elif type(data) is JobRolledBack:
             self._resume_from = data.step
         elif type(data) is JobFinished:
@@ -317,7 +315,7 @@ class Campaign(MachineWheel):
     # -- training
 
     def _halt(self) -> None:
-        """Stop training until workers are started or resumed, or retry a step."""
+        """Stop training until workers are started or resumed."""
         self.training.under_way = False
         self._loading = False
         self._epoch += 1
@@ -350,7 +348,8 @@ class Campaign(MachineWheel):
         load = costs["load_memory" if in_memory else "load"]
         source = "memory" if in_memory else "storage"
         self._after(load, lambda: self._loaded(epoch, load, source))
-        self._after(load + costs["warm_up"], lambda: self._resume(epoch))
+        warm_up = 0.0 if self._same_processes else costs["warm_up"]
+        self._after(load + warm_up, lambda: self._resume(epoch))
         for member in world.members:
             node = self._nodes[member.node]
             if node.bad is not None:
@@ -456,9 +455,10 @@ class Campaign(MachineWheel):
         if isinstance(command, ReleaseNode):
             return 0.0
         world = self.state.rounds.world
-        parked = world is not None and all(self._nodes[member.node].parked for member in world.members)
-        if isinstance(command, StartWorkers) and parked:
-            return self.setting.costs["start_parked"]
+        if isinstance(command, StartWorkers) and world is not None:
+            self._same_processes = all(self._nodes[member.node].parked for member in world.members)
+            if self._same_processes:
+                return self.setting.costs["start_parked"]
         return self.setting.costs[_COSTS.get(type(command), "in_place")]
 
     def _answer(self, effect: str) -> None:
@@ -486,14 +486,3 @@ class Campaign(MachineWheel):
         if not in_memory:
             self._report_commit(self.training.step)
         self._resume_from = "checkpoint"
-
-    def _plan_applied(self) -> None:
-        """All nodes have carried out an in-place plan: resume training from the current step."""
-        plan = self.state.incident.plan if self.state.incident is not None else None
-        if plan is None or self.training.under_way or str(self.state.phase) == "paused":
-            return
-        command = plan.terms.command
-        if plan.terms.then == "verify" and isinstance(command, RetryStep):
-            self.hit = None
-            self._epoch += 1
-            self._resume(self._epoch)

@@ -16,6 +16,7 @@ from ftcore.events.node import NodeJoined
 from ftcore.sim.evidence import FaultKind
 from ftcore.sim.responder import HEALTHY, answer
 from ftcore.states.membership import NodeState
+from ftcore.states.worker import WorkerPhase
 
 
 @attrs.define(kw_only=True)
@@ -28,7 +29,7 @@ class SimNode:
         slots: number of workers.
         life: number of incarnations so far.
         alive: whether its agent runs.
-        parked: whether its workers are parked.
+        parked: whether all its workers are parked: none has to be started.
         bad: fault that recurs whenever workers run on the machine; None: healthy.
         said: number of facts of this incarnation.
     """
@@ -71,7 +72,7 @@ class SimNode:
         """
         how = "parked" if self.parked else "fork"
         if isinstance(command, StartWorkers | StopWorkers | ParkWorkers):
-            self.parked = isinstance(command, ParkWorkers)
+            self.parked = isinstance(command, ParkWorkers) and WorkerPhase.EXITED not in known.workers
         elif isinstance(command, ReleaseNode):
             self.alive = False
         return answer(command, effect, known, step=step, how=how, findings=self._findings())

@@ -17,7 +17,6 @@ from ftcore.commands import (
     ParkWorkers,
     PauseWorkers,
     ResumeWorkers,
-    RetryStep,
     SaveCheckpoint,
 )
 from ftcore.engine import actions as act
@@ -58,11 +57,12 @@ class SimSupervisor:
         self._sim, self._process, self._stopping = sim, process, stopping
         self.evidence = ("", "")
         self.ranks: NodeWorkers | None = None
-        self.pid = PID
+        self.pids: tuple[int, ...] = ()
+        self._newest_pid = PID
         self._ends: asyncio.Queue[WorkerExit] = asyncio.Queue()
         stages = STAGES if sim.saved is not None else 0
         able = (WAITS | SAVES if sim.options.capable else 0) | stages
-        self._abilities = BoundaryState(able).abilities
+        self._abilities = (*BoundaryState(able).abilities, *(IN_PROCESS if sim.options.capable else ()))
         self._at_boundaries = BoundaryPerformer(self, self.progress)
 
     # -- ports.Supervisor
@@ -70,29 +70,39 @@ class SimSupervisor:
     async def start(self, launch: Launch) -> tuple[tuple[int, ...], str]:
         """See ``ports.Supervisor``."""
         sim, conditions = self._sim, self._sim.conditions
+        slots = len(launch.envs)
+        kept = self._parked_pids(slots)
         self._end()
-        await asyncio.sleep(conditions.start_s())
+        await asyncio.sleep(conditions.perform_s() if all(kept) else conditions.start_s())
         if conditions.unstartable(self._process.host):
             raise UsageError("simulated: cannot be started")
         env = launch.envs[0]
         place = RoundPlace(
             group_rank=int(env["GROUP_RANK"]),
             base_rank=int(env["RANK"]),
-            slots=len(launch.envs),
+            slots=slots,
             nodes=int(env["GROUP_WORLD_SIZE"]),
         )
-        self.pid += BETWEEN_STARTS
+        self._newest_pid += BETWEEN_STARTS
+        self.pids = tuple(pid or self._newest_pid + local for local, pid in enumerate(kept))
         ranks = NodeWorkers(self._process, launch.round, place, self._exited, [True] * place.slots)
         self.ranks = ranks
         ranks.resume = env.get(RESUME, "")
         resume_step = env.get(RESUME_STEP)
         sim.training.join(ranks, int(resume_step) if resume_step is not None else None)
         conditions.started(ranks)
-        return tuple(range(self.pid, self.pid + place.slots)), "fork"
+        return self.pids, "parked" if all(kept) else "fork"
+
+    def _parked_pids(self, slots: int) -> tuple[int, ...]:
+        """The process IDs of parked workers, by local rank; 0: there is none, and a process must be started."""
+        ranks = self.ranks
+        if ranks is None or not ranks.parked or len(ranks.alive) != slots:
+            return (0,) * slots
+        return tuple(pid if alive else 0 for pid, alive in zip(self.pids, ranks.alive, strict=True))
 
     def _exited(self, ended: WorkerExit) -> None:
         if self.ranks is not None and self.ranks.round == ended.round:
-            own = attrs.evolve(ended, pid=self.pid + ended.local_rank, mono=ended.mono + self._process.host.uptime_ns)
+            own = attrs.evolve(ended, pid=self.pids[ended.local_rank], mono=ended.mono + self._process.host.uptime_ns)
             self._ends.put_nowait(own)
 
     def _end(self) -> tuple[int | None, ...]:
@@ -166,7 +176,7 @@ class SimSupervisor:
 
     def ask_stack(self, local_rank: int, every: bool = False, locked: bool = False) -> bool:
         """See ``ports.Inspector``."""
-        state = self.state(self.pid + local_rank)
+        state = self.state(self.pids[local_rank])
         return state not in "TDX"
 
     def stack(self, local_rank: int) -> str:
@@ -177,8 +187,8 @@ class SimSupervisor:
     # -- samples.Kernel
 
     def _of(self, pid: int) -> tuple[NodeWorkers, int] | None:
-        ranks, local = self.ranks, pid - self.pid
-        return (ranks, local) if ranks is not None and 0 <= local < len(ranks.alive) and ranks.alive[local] else None
+        ranks, local = self.ranks, self.pids.index(pid) if pid in self.pids else -1
+        return (ranks, local) if ranks is not None and local >= 0 and ranks.alive[local] else None
 
     def start_time(self, pid: int) -> str:
         """See ``samples.Kernel``."""
@@ -232,7 +242,7 @@ class SimSupervisor:
                 silent_s = sim.net.silent_s(peer, own)
                 found.append(
                     Connection(
-                        inode=self.pid,
+                        inode=self.pids[0],
                         local=(sim.address_of(own), 1),
                         remote=(sim.address_of(peer), 1),
                         opening=False,
@@ -255,12 +265,13 @@ class SimSupervisor:
         if not (boundary or isinstance(command, FindBoundary | PauseWorkers | ResumeWorkers)):
             await asyncio.sleep(sim.conditions.perform_s())
         ranks = self.ranks
-        if ranks is None or not all(ranks.alive) or sim.conditions.fails():
+        parks = isinstance(command, ParkWorkers)
+        if ranks is None or not (any if parks else all)(ranks.alive) or sim.conditions.fails():
             raise Refused("simulated: not possible now")
-        if isinstance(command, RetryStep):
-            ranks.standing = None
-        elif isinstance(command, ParkWorkers):
-            ranks.parked = True
+        if parks:
+            if ranks.standing is not None and ranks.standing.hangs:
+                await asyncio.sleep(command.grace_s)
+            ranks.park()
         elif isinstance(command, SaveCheckpoint) and not command.boundary:
             if ranks.part.group_rank == 0:
                 sim.training.save(sim.training.gangs[ranks.round])
@@ -307,7 +318,10 @@ class SimBoundary:
         self._training.save_requested(self._training.gangs[self._ranks.round])
 
 
-IN_PLACE = (FindBoundary, PauseWorkers, ResumeWorkers, RetryStep, ParkWorkers, SaveCheckpoint)
+IN_PROCESS = ("retry", "park")
+"""Abilities of workers that can enter the next round without ending."""
+
+IN_PLACE = (FindBoundary, PauseWorkers, ResumeWorkers, ParkWorkers, SaveCheckpoint)
 """Commands that the workers of a capable node can carry out."""
 
 

@@ -100,6 +100,12 @@ class NodeWorkers:
         """Whether all run and can take part in a step."""
         return all(self.alive) and not (self.paused or self.standing is not None or self.process.frozen)
 
+    def park(self) -> None:
+        """Wait for the next round; one that hangs is stopped by its agent."""
+        if self.standing is not None and self.standing.hangs and self.standing.local_rank is not None:
+            self.alive[self.standing.local_rank] = False
+        self.parked, self.standing = True, None
+
     def stand(self, standing: Standing) -> None:
         """Begin a standstill, unless one of them hangs."""
         if self.standing is None or not self.standing.hangs:

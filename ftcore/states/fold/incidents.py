@@ -1,6 +1,6 @@
 """Handlers of incidents and verdicts."""
 
-from ftcore.commands import AskPolicy, ResumeWorkers, RetryStep
+from ftcore.commands import AskPolicy, ResumeWorkers
 from ftcore.events import incident, policy
 from ftcore.events.envelope import Event
 from ftcore.events.policy import Terms
@@ -126,7 +126,12 @@ def _take_back(state: JobState, open_incident: IncidentState) -> None:
     plan = open_incident.plan
     if plan is not None and plan.kind in ("restart", "in_place"):
         state.history.attempts[plan.policy].pop()
-        state.history.streak -= plan.kind == "restart"
+        state.history.streak -= _restarts(plan.kind, plan.terms)
+
+
+def _restarts(plan: str, terms: Terms) -> bool:
+    """Whether a plan counts for the back-off of restarts: it ends processes."""
+    return plan == "restart" and terms.survivors != "park"
 
 
 def _forget_plan(state: JobState, open_incident: IncidentState) -> None:
@@ -147,7 +152,7 @@ def _incident_escalated(state: JobState, event: Event, data: incident.IncidentEs
     if open_incident is not None:
         if deferred and open_incident.plan is not None:
             not_launched(state, open_incident.plan.effect)  # a replacement that joins later stays in standby
-            state.history.streak -= 1  # nothing was interrupted
+            state.history.streak -= _restarts(open_incident.plan.kind, open_incident.plan.terms)  # nothing stopped
         open_incident.tried.append(data.policy)
         _forget_plan(state, open_incident)
 
@@ -186,11 +191,8 @@ def _plan_applied(state: JobState, event: Event, data: policy.PlanApplied, chang
         return
     state.history.applied[data.policy] = event.time
     command = open_incident.plan.terms.command if open_incident.plan is not None else None
-    if isinstance(command, RetryStep) and command.tolerate:
-        state.training.tolerated.append(command.step)
-        del state.training.tolerated[:-HISTORY_MAX]
     if data.then == "continue":
-        step_incident(state, "plan.applied/other", changes)
+        step_incident(state, "plan.applied", changes)
         step_job(state, "plan.applied/continue", changes)
         return
     request = state.requests.pending
@@ -201,11 +203,7 @@ def _plan_applied(state: JobState, event: Event, data: policy.PlanApplied, chang
         disruptions.paused(state, event, data.policy, patience_s, changes)
     elif isinstance(command, ResumeWorkers):
         disruptions.resumed(state, "plan.applied/resume", changes)
-    if data.then == "verify":
-        step_incident(state, "plan.applied/verify", changes)
-        _expect_steps(state, event, open_incident)
-    else:
-        step_incident(state, "plan.applied/other", changes)
+    step_incident(state, "plan.applied", changes)
     pauses = data.then == "pause" and (_waits(state) or not follows(state, WORKERS_WAIT))
     step_job(state, f"plan.applied/{'paused' if pauses else _where_to(state)}", changes)
 
@@ -227,20 +225,6 @@ def _where_to(state: JobState) -> str:
 def _waits(state: JobState) -> bool:
     """Whether a worker waits at a step boundary."""
     return state.membership.count(NodePhase.PAUSED) > 0
-
-
-def _expect_steps(state: JobState, event: Event, open_incident: IncidentState) -> None:
-    """Start to verify the plan: its outcome is a completed step of every member from now on."""
-    rounds = state.rounds
-    assert rounds.world is not None and state.spec is not None
-    rounds.world.stepped = 0
-    for member in rounds.world.members:
-        found = state.membership.current(member.node, member.incarnation)
-        if found is not None:
-            found.stepped = None
-    timers.start(state, timers.SettleTimer(rounds.world.round), event.time, state.spec.timing.settle_s)
-    if open_incident.plan is not None and open_incident.plan.deadline_s > 0:
-        timers.start(state, timers.OutcomeTimer(rounds.world.round), event.time, open_incident.plan.deadline_s)
 
 
 @on(incident.IncidentResolved)
@@ -346,5 +330,5 @@ def _policy_considered(state: JobState, event: Event, data: policy.PolicyConside
     times = state.history.attempts.setdefault(data.policy, [])
     times.append(event.time)
     del times[:-ATTEMPTS_MAX]
-    if data.plan == "restart":
+    if _restarts(data.plan, terms):
         state.history.streak += 1

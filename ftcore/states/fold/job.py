@@ -53,12 +53,13 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
 
 
 def _training_of_next_run(before: TrainingState) -> TrainingState:
-    """The training state that the next run inherits: checkpoints, skipped data and tolerated steps."""
+    """The training state that the next run inherits: checkpoints, skipped data and abnormal steps."""
     return TrainingState(
         step_round=before.step_round,
         checkpoints=before.checkpoints,
         skips=before.skips,
         tolerated=before.tolerated,
+        norms=before.norms,
         longest_gap_s=before.longest_gap_s,
         saved=SavedState(stored=before.saved.stored, rollbacks=before.saved.rollbacks, pace=before.saved.pace),
     )

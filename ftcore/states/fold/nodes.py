@@ -48,6 +48,7 @@ from ftcore.states.job import JobPhase
 from ftcore.states.membership import NodeState
 from ftcore.states.model import JobState
 from ftcore.states.node import NodePhase
+from ftcore.states.norms import NORM, note_norm, stops_step
 from ftcore.states.phases import is_assembling, is_deferred, is_up
 from ftcore.states.revisions import RUN_ANEW, follows
 from ftcore.states.rounds import WorldState
@@ -288,7 +289,9 @@ def _fault_observed(state: JobState, event: Event, data: worker.FaultObserved, c
         if state.training.nan is None or state.training.nan.round < data.round:
             state.training.nan = NanState(seq=event.seq, round=data.round, since=int(data.values["since"]))
         return
-    if data.kind in ADVISORY and not _keeps_warning(state, data.node):
+    if data.kind == NORM and note_norm(state, data):
+        return  # the step was computed again, and is accepted
+    if data.kind in ADVISORY and not stops_step(state, data.kind) and not _keeps_warning(state, data.node):
         return
     if data.kind in CURVES:
         known = state.training.curves.get(data.kind)

@@ -42,7 +42,7 @@ from ftcore.states.fold.base import (
 )
 from ftcore.states.fold.checkpoints import not_committed, resumed
 from ftcore.states.membership import NodeState
-from ftcore.states.model import ActionState, HoldState, JobState, TakenPlan
+from ftcore.states.model import HISTORY_MAX, ActionState, HoldState, JobState, TakenPlan
 from ftcore.states.phases import has_ended
 from ftcore.states.rounds import PlannedRound, WorldState
 from ftcore.states.worker import WorkerPhase
@@ -79,6 +79,10 @@ def _store_failed(state: JobState, event: Event, data: world.StoreFailed, change
 def _round_planned(state: JobState, event: Event, data: world.RoundPlanned, changes: Changes) -> None:
     step_job(state, "round.planned", changes)
     pace.training_ended(state, event.time)
+    plan = state.incident.plan if state.incident is not None else None
+    if plan is not None and plan.terms.tolerate:
+        kept = [step for step in state.training.tolerated if step != plan.terms.tolerate]
+        state.training.tolerated = [*kept, plan.terms.tolerate][-HISTORY_MAX:]
     state.rounds.newest = data.round
     timers.cancel(state, timers.JoinTimer())
     state.rounds.planned = PlannedRound(round=data.round, want=data.want)

@@ -166,14 +166,26 @@ def test_a_node_that_is_evicted_is_released():
 def test_plans_in_place_refusals_and_saves():
     """An order that was refused is told with why; a checkpoint saved on the way, too."""
     text = "- dying_checkpoint\n- step_retry\n- process_restart\n"
-    driver = running(text, abilities=("retry", "snapshot", "replicas", "save"))
-    driver.refuses["node0"] = ("retry_step",)
+    driver = running(text, abilities=("retry", "replicas", "save", "pause"))
     driver.observe("node1", "uce", message="uncorrectable memory error")
     driver.settle()
     told = lines(driver)
     assert "i1: dying_checkpoint saved; the chain goes on" in told
-    assert any(line.startswith("i1: step_retry did not succeed: node0: ") for line in told)
-    assert told[-1].startswith("i1: resolved by process_restart")
+    assert told[-1].startswith("i1: resolved by step_retry")
+    driver.refuses["node0"] = ("save_checkpoint",)
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    told = lines(driver)
+    assert any(line.startswith("i2: dying_checkpoint did not succeed: node0: ") for line in told)
+    assert told[-1].startswith("i2: resolved by process_restart")
+
+
+def test_ranks_that_wait_are_told():
+    """Nothing says that they are stopped or restarted."""
+    driver = running("- hot_swap\n- process_restart\n", abilities=("park",))
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    assert "i1: hot_swap: the live ranks wait for a new process on node1; 1 of 10 in 1h" in lines(driver)
 
 
 def test_a_health_check_is_told_when_it_begins_and_when_it_is_over():

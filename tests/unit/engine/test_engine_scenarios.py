@@ -9,7 +9,7 @@ change that is meant, run ``pytest tests/unit/engine --rewrite`` and read the di
     observe N kind local=1 norm=9.5              somebody sees a trouble that ends no process
     command drain node=N                         an operator asks for something
     commit step=4                                a checkpoint is safe
-    refuse N retry_step | health N faulty        what a node (or *) refuses; what its health check tells
+    refuse N park_workers | health N faulty        what a node (or *) refuses; what its health check tells
     capacity K                                   how many more nodes the platform can launch
     slow                                         what the platform launches comes when a command says so
     submit | start | join N warms=yes | warm N   the job is asked for; and all its nodes come; one node comes, and
@@ -269,6 +269,8 @@ job failed job.submitted
 job forming incident.rediagnosed
 job forming job.finished/failed
 job forming job.finished/stopped
+job paused incident.escalated
+job paused incident.rediagnosed
 job paused job.finished/failed
 job paused job.finished/stopped
 job paused job.finished/succeeded
@@ -291,7 +293,6 @@ node draining node.quarantined
 node faulted node.joined/again
 node faulted node.left
 node faulted node.lost
-node faulted order.obeyed/park_workers
 node faulted worker.failed
 node faulted workers.stopped
 node finished action.ordered/release_node
@@ -304,12 +305,10 @@ node parked action.ordered/release_node
 node parked node.joined/again
 node parked node.left
 node parked node.quarantined
-node parked worker.failed
 node parked workers.stopped
 node paused node.joined/again
 node paused node.left
 node paused node.lost
-node paused order.obeyed/park_workers
 node paused workers.finished
 node paused workers.stopped
 node quarantined node.joined/again
@@ -323,7 +322,6 @@ node starting workers.finished
 node starting workers.stopped
 worker parked node.joined/again
 worker parked node.left
-worker parked worker.failed
 worker parked workers.finished
 worker parked workers.unstartable
 worker running workers.unstartable

@@ -106,9 +106,8 @@ def test_what_a_job_cannot_do_is_passed_over_with_the_way_to_get_it():
     about = incident(job, "signal-preemption", ended=True)
     verdict = next(answer.verdict for answer in consult(job.policy.chain, about, job) if answer.policy == "hot_swap")
     assert verdict == Pass(
-        reason="needs `park`: a script that can keep its state from one round to the next declares it; needs "
-        "`replicas`: a job that holds every part of its state on two ranks declares it",
-        lacks=("park", "replicas"),
+        reason="needs `park`: a script that can keep its state from one round to the next declares it",
+        lacks=("park",),
     )
     assert set(DECLARED_BY) == set(Ability)
     assert lacking((Ability.PARK,), running(abilities=("park",)).state) == ""
@@ -239,7 +238,7 @@ def test_what_the_job_cannot_do_at_all_is_recorded_once():
         fault(driver)
     assert driver.state.incidents == 3
     for name, lacks in (
-        ("hot_swap", ("park", "replicas")),
+        ("hot_swap", ("park",)),
         ("step_retry", ("retry",)),
         ("pod_replacement", ("replace",)),
     ):

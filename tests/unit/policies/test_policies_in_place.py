@@ -3,39 +3,32 @@
 import pytest
 from policy_cases import ago, ask, incident, request, running
 
-from ftcore.commands import PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint
+from ftcore.commands import PauseWorkers, ResumeWorkers, SaveCheckpoint
+from ftcore.events.policy import Terms
 from ftcore.policies.base import Pass, PlanKind, Take
 
-RETRY = ("retry", "replicas")
+RETRY = ("retry",)
 
 
 # --- step_retry ------------------------------------------------------------------------------------------------------
 
 
-def test_a_memory_error_is_repaired_from_a_replica():
-    """The rank that reported it takes its state from another, and the step after the last one is computed again."""
+@pytest.mark.parametrize(
+    ("cls", "kind", "how"),
+    [
+        ("gpu-hw", "uce", "each rank loads the state before it"),
+        ("nccl-remote-error", "collective", "the process groups are set up again"),
+    ],
+)
+def test_a_fault_that_leaves_all_alive_is_retried_in_a_new_round(cls, kind, how):
+    """No process ends, all ranks enter the next round, and the step after the last one is computed again. The state is
+    in the memory of the nodes, so no replica is needed."""
     job = running(abilities=RETRY).state
-    verdict = ask("step_retry", incident(job, "gpu-hw", observed="uce"), job)
+    verdict = ask("step_retry", incident(job, cls, observed=kind), job)
     assert isinstance(verdict, Take)
-    assert verdict.plan is PlanKind.IN_PLACE
-    assert verdict.terms.command == RetryStep(round=1, step=11, restore="replica", ranks=(1,))
-    assert (verdict.terms.then, verdict.deadline_s, verdict.attempt) == ("verify", 120, 1)
-
-
-def test_a_failed_collective_needs_no_replica():
-    """Nothing of the state is lost, so nothing is restored."""
-    job = running(abilities=("retry",)).state
-    verdict = ask("step_retry", incident(job, "nccl-remote-error", observed="collective"), job)
-    assert isinstance(verdict, Take)
-    assert verdict.terms.command == RetryStep(round=1, step=11, restore="nothing")
-
-
-def test_a_memory_error_without_replicas_is_passed_on():
-    """There is nowhere to take the state from."""
-    job = running(abilities=("retry",)).state
-    verdict = ask("step_retry", incident(job, "gpu-hw", observed="uce"), job)
-    assert isinstance(verdict, Pass)
-    assert "`replicas`" in verdict.reason
+    assert (verdict.plan, verdict.terms) == (PlanKind.RESTART, Terms(survivors="park"))
+    assert (verdict.grace_s, verdict.deadline_s, verdict.wait_s, verdict.attempt) == (10, 120, 0, 1)
+    assert verdict.reason == f"computes step 11 again in the same processes; {how}; 1 of 20 in 1h"
 
 
 @pytest.mark.parametrize(("kind", "switch"), [("uce", "uce"), ("collective", "hcce")])
@@ -89,16 +82,22 @@ def test_retries_have_a_budget_by_window_and_by_node():
 
 # --- recompute_step --------------------------------------------------------------------------------------------------
 
-TRE = ("retry", "snapshot")
+TRE = ("retry",)
 
 
 @pytest.mark.parametrize("kind", ["fault", "warning"])
 def test_an_abnormal_step_is_computed_again_and_then_accepted(kind):
-    """All ranks take back their own state; the order itself says that a repeat is tolerated."""
+    """All ranks load the state before it in the next round, which accepts the step if it is abnormal again."""
     job = running(abilities=TRE).state
     verdict = ask("recompute_step", incident(job, "numeric", kind=kind, observed="norm"), job)
     assert isinstance(verdict, Take)
-    assert verdict.terms.command == RetryStep(round=1, step=11, restore="snapshot", tolerate=True)
+    assert (verdict.plan, verdict.terms) == (PlanKind.RESTART, Terms(survivors="park", tolerate=11))
+    about = incident(job, "numeric", kind=kind, observed="norm", values={"norm": 4.5, "at": 13.0, "limit": 3.0})
+    job.evidence.reports.reverse()
+    verdict = ask("recompute_step", about, job, tolerate=False)
+    assert isinstance(verdict, Take)
+    assert verdict.terms == Terms(survivors="park")
+    assert verdict.reason.startswith("computes step 13 again in the same processes, from the state before it; 1 of 20")
 
 
 def test_without_tolerance_an_abnormal_repeat_is_passed_on():
@@ -123,11 +122,10 @@ def test_a_tolerated_step_counts_for_no_budget():
 
 
 def test_only_the_kinds_named_are_recomputed():
-    """A loss spike is another detector's, unless the file says otherwise."""
+    """A loss spike is another detector's: it shows when the optimizer has changed the state."""
     job = running(abilities=TRE).state
     about = incident(job, "numeric", observed="loss-spike")
     assert ask("recompute_step", about, job) == Pass(reason="not an observation in `on`: norm")
-    assert isinstance(ask("recompute_step", about, job, on=["loss-spike"]), Take)
     assert isinstance(ask("recompute_step", incident(job, "gpu-hw", observed="norm"), job), Pass)
 
 

@@ -119,7 +119,7 @@ def test_growing_waits_for_the_next_checkpoint():
 
 # --- hot_swap --------------------------------------------------------------------------------------------------------
 
-ARF = ("park", "replicas")
+ARF = ("park",)
 
 
 def test_the_others_wait_for_a_new_process():
@@ -168,7 +168,7 @@ def test_two_nodes_at_once_may_have_held_both_replicas():
 @pytest.mark.parametrize(
     ("cls", "more", "count", "streak", "reason"),
     [
-        ("numeric", {}, 1, 0, "after a numeric fault the state of the live ranks is wrong"),
+        ("numeric", {"observed": "loss-nan"}, 1, 0, "after a numeric fault the state of the live ranks is wrong"),
         ("user-code", {}, 2, 0, "user-code occurred 2 times in a row: a new process would fail in the same way"),
         ("hang", {"tried": ["hot_swap"]}, 1, 0, "the last restart led to no completed step"),
         ("hang", {}, 1, 1, "the last restart led to no completed step"),
@@ -184,16 +184,47 @@ def test_a_state_or_script_that_is_suspect_is_not_kept(cls, more, count, streak,
 
 
 def test_nothing_that_ended_is_nothing_to_swap():
-    """After a hang without a failed process there is none to start again."""
+    """After a fault without a failed process there is none to start again."""
     job = running(abilities=ARF).state
-    verdict = ask("hot_swap", incident(job, "hang", observed="hang"), job)
+    verdict = ask("hot_swap", incident(job, "storage", observed="storage"), job)
     assert verdict == Pass(reason="no process ended, so there is none to start again")
+
+
+def test_a_process_that_hangs_is_started_again():
+    """Its agent stops it, because it cannot leave its groups; a hang that names no rank and no node is passed."""
+    job = running(abilities=ARF).state
+    about = incident(job, "hang", observed="hang")
+    assert isinstance(ask("hot_swap", about, job), Take)
+    about.fault = attrs.evolve(about.fault, ranks=())
+    assert isinstance(ask("hot_swap", about, job), Take), "the node is known"
+    about.fault = attrs.evolve(about.fault, nodes=())
+    assert ask("hot_swap", about, job) == Pass(
+        reason="no rank or node is known to hang, so there is no process to start again"
+    )
+
+
+def test_a_rank_that_dies_while_a_step_is_computed_again_is_swapped():
+    """The step was stopped before it changed the state, so the live ranks may wait with it (TRE, then ARF)."""
+    job = running(abilities=ARF).state
+    assert isinstance(ask("hot_swap", incident(job, "numeric", observed="norm", ended=True), job), Pass)
+    job.evidence.reports[-1] = attrs.evolve(job.evidence.reports[-1], type="worker.failed")
+    assert isinstance(ask("hot_swap", incident(job, "numeric", detail="norm"), job), Take)
+
+
+def test_a_retry_that_failed_does_not_make_the_state_suspect():
+    """Nothing was restarted; a swap of its own that led to no step does."""
+    job = running(abilities=ARF).state
+    about = incident(job, "signal-preemption", ended=True, tried=["step_retry"])
+    assert isinstance(ask("hot_swap", about, job), Take)
+    job.history.attempts["hot_swap"] = [about.opened]
+    verdict = ask("hot_swap", about, job)
+    assert isinstance(verdict, Pass) and verdict.reason.startswith("the last restart led to no completed step")
 
 
 def test_swaps_have_budgets():
     """By window and by node."""
     job = running(abilities=ARF).state
-    about = incident(job, "signal-preemption", ended=True)
+    about = attrs.evolve(incident(job, "signal-preemption", ended=True), opened=job.time + 1)
     job.history.attempts["hot_swap"] = [job.time] * 3
     assert ask("hot_swap", about, job) == Pass(reason="per-node limit reached: 3 attempts for node1 in the last 1h")
     job.history.attempts["hot_swap"] = [job.time] * 10

@@ -21,7 +21,7 @@ from ftcore.replay import verify
 from ftcore.states.model import TakenPlan, digest
 from ftcore.testing.driver import JobDriver
 
-EVERYTHING = ("replace", "check", "pause", "retry", "snapshot", "park", "save", "rollback", "skip", "replicas")
+EVERYTHING = ("replace", "check", "pause", "retry", "park", "save", "rollback", "skip", "replicas")
 
 
 @attrs.frozen(kw_only=True)
@@ -131,7 +131,7 @@ def silent(kind: str) -> Callable[[JobDriver], None]:
     def happens(driver: JobDriver) -> None:
         driver.observe("node1", kind)
         driver.settle(step=False)
-        while (plan := plan_in_force(driver)) is not None and plan.kind == "in_place":
+        while (plan := plan_in_force(driver)) is not None and plan.policy == "step_retry":
             assert driver.wait()
 
     return happens
@@ -170,6 +170,17 @@ def without_a_step(policy: str, happens: Callable[[JobDriver], None]) -> Callabl
         while (plan := plan_in_force(driver)) is not None and plan.policy == policy:
             assert driver.wait()
             driver.settle(step=False)
+
+    return then
+
+
+def killed_before_the_step(happens: Callable[[JobDriver], None]) -> Callable[[JobDriver], None]:
+    """The plan's new round starts, and a rank dies before its first step."""
+
+    def then(driver: JobDriver) -> None:
+        happens(driver)
+        driver.settle(step=False)
+        killed(driver)
 
     return then
 
@@ -242,7 +253,7 @@ WORKS = (
 
 PASSES = (
     Case(policy="step_retry", happens=killed, story=("hot_swap", "= stepped")),
-    Case(policy="hot_swap", happens=seen("hang"), can=("park", "replicas"), story=("process_restart", "= stepped")),
+    Case(policy="hot_swap", happens=seen("uce"), can=("park",), story=("process_restart", "= stepped")),
     Case(policy="dying_checkpoint", happens=killed, can=("save",), story=("process_restart", "= stepped")),
     Case(policy="pod_replacement", happens=killed, can=("replace",), story=("process_restart", "= stepped")),
     Case(
@@ -278,9 +289,9 @@ PASSES = (
 FAILS = (
     Case(
         policy="step_retry",
-        happens=refused("retry_step", then=seen("uce")),
-        can=("retry", "replicas"),
-        story=("step_retry", "past step_retry", "process_restart", "= stepped"),
+        happens=killed_before_the_step(seen("uce")),
+        can=("retry", "park"),
+        story=("step_retry", "hot_swap", "= stepped"),
     ),
     Case(
         policy="step_retry",
@@ -291,7 +302,7 @@ FAILS = (
     Case(
         policy="hot_swap",
         happens=without_a_step("hot_swap", killed),
-        can=("park", "replicas"),
+        can=("park",),
         story=("hot_swap", "past hot_swap", "process_restart", "= stepped"),
     ),
     Case(
@@ -355,8 +366,9 @@ FAILS = (
     Case(
         policy="recompute_step",
         above="recompute_step",
-        happens=refused("retry_step", then=seen("norm")),
-        story=("recompute_step", "past recompute_step", "dropped"),
+        happens=without_a_step("recompute_step", seen("norm")),
+        can=("retry",),
+        story=("recompute_step", "past recompute_step", "process_restart", "= stepped"),
     ),
 )
 

@@ -42,7 +42,27 @@ with ``FTCORE_KEEPER``."""
 PERSIST_EVERY = "FTCORE_PERSIST_EVERY"
 """Steps between two saves to storage, for a script that leaves it to ftcore. Not set: not chosen yet."""
 
-OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROLLBACKS, ROUND, LOCAL_RANK, BATCH, PERSIST_EVERY)
+NORM_THRESHOLD = "FTCORE_NORM_THRESHOLD"
+"""A global gradient norm at or over this number stops the step, which is computed again. Not set: norms are not
+compared."""
+
+TOLERATED = "FTCORE_TOLERATED"
+"""Steps that continue although their norm is at or over the threshold: a JSON list of their numbers. Not set: none."""
+
+OWN = (
+    RESUME_STEP,
+    SKIP,
+    KEEPER,
+    CHECKPOINTS,
+    RESUME,
+    ROLLBACKS,
+    ROUND,
+    LOCAL_RANK,
+    BATCH,
+    PERSIST_EVERY,
+    NORM_THRESHOLD,
+    TOLERATED,
+)
 """Variables of ftcore; a worker inherits none of them."""
 
 
@@ -68,6 +88,10 @@ def own_env(part: Slice, round_: int, keeper: str, checkpoints: str) -> dict[str
         env[PERSIST_EVERY] = str(part.persist_every)
     if part.batch is not None:
         env[BATCH] = msgspec.json.encode(part.batch).decode()
+    if part.norm_threshold is not None:
+        env[NORM_THRESHOLD] = str(part.norm_threshold)
+    if part.tolerated:
+        env[TOLERATED] = msgspec.json.encode(part.tolerated).decode()
     if part.skips:
         env[SKIP] = msgspec.json.encode(part.skips).decode()
     return env

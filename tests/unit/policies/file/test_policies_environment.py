@@ -1,5 +1,6 @@
 """``FTCORE_POLICIES``, and what a job cannot carry out."""
 
+import attrs
 import pytest
 
 from ftcore.errors import UsageError
@@ -103,34 +104,48 @@ def test_two_remedies_on_one_detector_are_refused_here_too():
 
 def test_a_named_policy_is_refused_and_an_optional_one_is_skipped():
     """The message says what is needed and the way to get it."""
-    [line] = check_abilities(parse(REPLICAS + "chain: [hot_swap, stop]\n", "p"))
-    assert line.startswith("hot_swap cannot be carried out: it needs `park`, which a script that can keep its state")
-    assert "this release does not implement it yet" in line
-    assert "`optional: true`" in line
     [line] = check_abilities(parse("version: 1\nchain: [rollback_and_skip: {skip: 0}, stop]\n", "p"))
+    assert line.startswith("rollback_and_skip cannot be carried out: it needs `rollback`, which a script that can")
+    assert "`optional: true`" in line
     assert "`job: abilities: [rollback]`" in line
-    declared = parse("version: 1\njob: {replicas: all, abilities: [park]}\nchain: [hot_swap, stop]\n", "p")
     assert check_abilities(parse("version: 1\nchain: [rollback_and_skip, stop]\n", "p"), OF_REGISTERED) == []
-    [line] = check_abilities(declared)
-    assert "this release does not implement it yet" in line
     able = parse("version: 1\njob: {abilities: [rollback]}\nchain: [rollback_and_skip: {skip: 0}, stop]\n", "p")
     assert check_abilities(able) == []
-    optional = parse("version: 1\nchain: [hot_swap: {optional: true}, stop]\n", "p")
-    assert (check_abilities(optional), skipped_policies(optional)) == ([], ["hot_swap"])
+    optional = parse("version: 1\nchain: [pod_replacement: {optional: true}, stop]\n", "p")
+    assert (check_abilities(optional), skipped_policies(optional)) == ([], ["pod_replacement"])
     assert check_abilities(default_chain()) == []
-    assert "hot_swap" in skipped_policies(default_chain())
+    assert skipped_policies(default_chain()) == ["pod_replacement"]
     [line] = check_abilities(parse("version: 1\nchain: [pod_replacement, stop]\n", "p"))
     assert "it needs `replace`, which a platform that can launch a node" in line
 
 
 def test_the_advice_fits_what_named_the_policy():
     """A switch is left out; only an entry of a file can be called optional."""
-    text = "{UCE:1}"
+    text = "{RSC:1}"
     loaded = apply_switches(parse(REPLICAS, "p"), text)
     lines = check_abilities(loaded, switched=switched_on(text))
-    assert [line.partition(" ")[0] for line in lines] == ["step_retry"]
-    assert all(line.endswith("Or remove UCE from FTCORE_POLICIES") for line in lines)
+    assert [line.partition(" ")[0] for line in lines] == ["pod_replacement"]
+    assert all(line.endswith("Or remove RSC from FTCORE_POLICIES") for line in lines)
     assert switched_on("RSC:0,TSP:1") == {"step_pause": "TSP"} and switched_on("") == {}
+
+
+def test_what_only_the_running_script_shows_refuses_no_start():
+    """Whether a script can retry or park shows with its first steps; until then the policies pass."""
+    text = REPLICAS + "chain: [step_retry, recompute_step, hot_swap, dying_checkpoint, stop]\n"
+    assert check_abilities(parse(text, "p")) == []
+
+
+def test_the_threshold_of_tre():
+    """Its default, if the file has no entry; the file's, if it has; one that never takes an incident is refused."""
+    option = "global_norm_spike_threshold"
+    [entry] = (entry for entry in apply_switches(PLAIN, "TRE:1").chain if entry.policy == "recompute_step")
+    assert entry.options[option] == 3.0
+    filed = parse("version: 1\nchain:\n- recompute_step: {global_norm_spike_threshold: 7.5}\n- stop\n", "p")
+    [entry] = (entry for entry in apply_switches(filed, "TRE:1").chain if entry.policy == "recompute_step")
+    assert entry.options[option] == 7.5
+    entry.options[option] = 0.0
+    with pytest.raises(UsageError, match="recompute_step: never takes an incident with a global_norm_spike_threshold"):
+        apply_switches(attrs.evolve(filed, chain=(entry,)), "TRE:1")
 
 
 def test_abilities_of_the_platform_count():

@@ -242,7 +242,14 @@ def test_a_policy_may_stand_twice_for_different_faults():
             chain("process_restart: {optional: perhaps}"),
             "p, line 3: process_restart: optional: found 'perhaps'; expected true or false",
         ),
-        (chain("hot_swap"), "p, line 3: hot_swap: needs replicas, but `job: replicas` is not set; set which ranks"),
+        (
+            chain("recompute_step: {global_norm_spike_threshold: 0}"),
+            "p, line 3: recompute_step: never takes an incident with a global_norm_spike_threshold of 0; remove",
+        ),
+        (
+            chain("recompute_step: {on: [norm, loss-spike]}"),
+            "p, line 3: recompute_step: on: only `norm` stops a step before the optimizer changes the state",
+        ),
         (
             chain("shrink: {classes: [gpu-hw, gpu]}"),
             "p, line 3: shrink: classes: 'gpu' is not known; did you mean 'gpu-hw'?",
@@ -262,8 +269,8 @@ def test_a_policy_may_stand_twice_for_different_faults():
             "p, line 3: rollback_and_skip: before (50) has no effect with back: latest",
         ),
         (
-            chain("recompute_step: {on: [norm, loss-spike]}", "rollback_and_skip"),
-            "p, line 4: rollback_and_skip: on: loss-spike is also in `on` of recompute_step",
+            chain("recompute_step", "rollback_and_skip: {on: [norm, loss-spike]}"),
+            "p, line 4: rollback_and_skip: on: norm is also in `on` of recompute_step",
         ),
         (
             HEAD + "preset: falcon\njob: {checkpoints: {kept: 1}}\n",
@@ -400,7 +407,8 @@ def test_every_option_has_a_sound_default(policy):
 def test_every_policy_can_be_written_down_alone(name):
     """With its defaults, in a job that has replicas; no default breaks a rule."""
     loaded = parse(chain(f"{name}: {{optional: true}}", job="job: {replicas: all}\n"), "p")
-    assert [entry.policy for entry in loaded.chain] == [name, "stop"]
+    implied = ["dying_checkpoint"] if name in ("step_retry", "hot_swap") else []
+    assert [entry.policy for entry in loaded.chain] == [name, *implied, "stop"]
     assert not loaded.chain[0].required
 
 
@@ -502,17 +510,43 @@ def test_abilities_that_workers_report_need_no_declaration():
     """`pause` in a file has no effect; `checkpoint` is refused, with who reports it."""
     (note,) = notes(parse(HEAD + "job: {abilities: [pause]}\nchain: [process_restart, step_pause, stop]\n", "p"))
     assert note == "job: abilities: pause: no effect: the running script reports it; remove pause"
-    told = notes(parse(HEAD + "job: {abilities: [park]}\nchain: [process_restart, stop]\n", "p"))
-    assert told == ["job: abilities: park: not implemented in this release, no effect"]
+    (note,) = notes(parse(HEAD + "job: {abilities: [retry, park]}\nchain: [hot_swap, process_restart, stop]\n", "p"))
+    assert note == "job: abilities: retry, park: no effect: the running script reports it; remove retry, park"
+    with pytest.raises(UsageError, match="`retry` implies it"):
+        parse(HEAD + "job: {abilities: [snapshot]}\n", "p")
     with pytest.raises(UsageError, match="the running script reports it"):
         parse(HEAD + "job: {abilities: [checkpoint]}\n", "p")
 
 
-def test_a_named_dying_checkpoint_says_what_it_can_save():
-    """A file that names it is accepted, with a note that it saves only while all ranks run."""
-    (note,) = notes(parse(chain("dying_checkpoint", "process_restart"), "p"))
-    assert note.startswith("dying_checkpoint: this release saves only while all ranks run")
-    assert notes(parse(chain("dying_checkpoint: {optional: true}", "process_restart"), "p")) == []
+def test_a_named_dying_checkpoint_needs_no_remark():
+    """A script that registered its state saves also when ranks are missing."""
+    assert notes(parse(chain("dying_checkpoint", "process_restart"), "p")) == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        (("step_retry", "process_restart"), ("step_retry", "dying_checkpoint", "process_restart")),
+        (("step_retry: {uce: false}", "process_restart"), ("step_retry", "process_restart")),
+        (
+            ("hot_swap", "process_restart", "step_pause"),
+            ("hot_swap", "dying_checkpoint", "process_restart", "step_pause"),
+        ),
+        (("dying_checkpoint", "hot_swap"), ("dying_checkpoint", "hot_swap")),
+        (("recompute_step", "process_restart"), ("recompute_step", "process_restart")),
+    ],
+)
+def test_memory_repair_and_hot_swap_bring_the_dying_checkpoint(entries, expected):
+    """As in MindIO, where UCE and ARF enable TTP: above all entries that end processes, unless the file places it."""
+    loaded = parse(chain(*entries), "p")
+    assert tuple(entry.policy for entry in loaded.chain) == (*expected, "stop")
+
+
+def test_what_is_implied_is_as_optional_as_its_cause():
+    """An optional entry implies an optional one."""
+    for optional in (True, False):
+        loaded = parse(chain(f"hot_swap: {{optional: {str(optional).lower()}}}"), "p")
+        assert [entry.required for entry in loaded.chain[:2]] == [not optional] * 2
 
 
 @pytest.mark.parametrize("name", names())

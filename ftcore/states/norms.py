@@ -1,0 +1,77 @@
+"""Abnormal global gradient norms: the threshold that ranks compare with, and the values that they reported. Pure.
+
+A rank whose norm is at or over the threshold stops the step before the optimizer changes the state, and reports it
+(``fault.observed`` of kind ``norm``). If the step is abnormal again after it was computed again, the rank continues and
+reports it with ``again`` among the values: that opens no incident.
+"""
+
+from typing import Final
+
+from ftcore.events.worker import FaultObserved
+from ftcore.ids import seconds
+from ftcore.states.model import JobState
+from ftcore.states.training import NormState
+
+NORM: Final = "norm"
+"""Kind of ``fault.observed``: the global gradient norm of a step is at or over a threshold."""
+
+THRESHOLD: Final = "global_norm_spike_threshold"
+"""The option of a policy that has steps computed again: the threshold that ranks compare the norm with."""
+
+NORMS_MAX: Final = 1024
+"""Abnormal steps that are kept, the newest ones."""
+
+
+def norm_threshold(state: JobState) -> float | None:
+    """The threshold that the ranks of the next round compare the norm with.
+
+    None: no policy has an abnormal step computed again, or its attempts are spent. Then no rank stops a step for which
+    no plan would follow.
+    """
+    for entry in state.policy.chain:
+        options = entry.options
+        if options.get(THRESHOLD) and NORM in options.get("on", ()):
+            since = state.time - seconds(float(options["window"]))
+            made = sum(1 for time in state.history.attempts.get(entry.policy, ()) if time > since)
+            return float(options[THRESHOLD]) if made < int(options["max_recomputed"]) else None
+    return None
+
+
+def stops_step(state: JobState, kind: str) -> bool:
+    """Whether ranks that report this kind have stopped their step, and wait for a plan."""
+    return kind == NORM and any(
+        entry.options.get(THRESHOLD) and NORM in entry.options.get("on", ()) for entry in state.policy.chain
+    )
+
+
+def step_of(step: int | None, values: dict[str, float]) -> int | None:
+    """The number of the abnormal step that a report is about; None: not known.
+
+    Args:
+        step: the last step that was completed before it.
+        values: the values of the report.
+    """
+    if "at" in values:
+        return int(values["at"])
+    return None if step is None else step + 1
+
+
+def note_norm(state: JobState, data: FaultObserved) -> bool:
+    """Record the value of an abnormal norm.
+
+    Returns:
+        Whether the step was accepted: it is abnormal again after it was computed again, and the training continues.
+    """
+    again, step = bool(data.values.get("again")), step_of(data.step, data.values)
+    if step is None or not (again or stops_step(state, data.kind)):
+        return again
+    norms, value = state.training.norms, data.values.get(NORM)
+    known = norms.get(step)
+    if known is not None and len(known.values) == 1 and (again or data.round > known.round):
+        known.round, known.values = data.round, (*known.values, value)
+    elif known is None or (not again and data.round > known.round):
+        norms.pop(step, None)
+        norms[step] = NormState(round=data.round, values=(value,))
+        if len(norms) > NORMS_MAX:
+            del norms[next(iter(norms))]
+    return again
