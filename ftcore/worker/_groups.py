@@ -182,6 +182,11 @@ def shut_down() -> None:
             distributed.distributed_c10d._abort_process_group()
 
 
+def is_cut() -> bool:
+    """Whether a connection of a group has ended."""
+    return not _seen.sockets <= _connections().keys()
+
+
 def _is_of_store(descriptor: int) -> bool:
     """Whether a socket is connected to the store of this round, for whose keys a rank may wait."""
     port = os.environ.get("MASTER_PORT", "")

@@ -28,7 +28,7 @@ from ftcore.worker import _environment, _groups, _rounds
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
 from ftcore.worker._progress import progress
-from ftcore.worker._rounds import NORM, UCE, AbnormalNorm
+from ftcore.worker._rounds import COLLECTIVE, NORM, UCE, AbnormalNorm
 from ftcore.worker._step import TrainingStep
 
 if TYPE_CHECKING:
@@ -299,9 +299,7 @@ class TrainingJob:
 
     def end_step(self, number: int, loss: float | None, grad_norm: float | None) -> None:
         """Report a completed step, save it if it is time, and reach its boundary."""
-        if self._link is not None and self._link.ordered and self._can_leave():
-            # nothing failed here, or the script has handled the error of an ended collective
-            self._mark(number)
+        if self._link is not None and self._can_leave() and self._ended_by_fault(self._link, number):
             self._has_left = True
             return
         progress().report(number, loss, grad_norm)
@@ -381,6 +379,19 @@ class TrainingJob:
         self._is_damaged = kind == UCE
         values = {"norm": error.norm, "at": number, "limit": error.limit} if isinstance(error, AbnormalNorm) else {}
         self._link.report(kind, number - 1, f"{type(error).__name__}: {error}", **values)
+        return True
+
+    def _ended_by_fault(self, link: _rounds.RoundLink, number: int) -> bool:
+        """Whether this process leaves its round although the script has ended the step without an error."""
+        assert self._stager is not None
+        has_stepped = self._stager.has_stepped
+        if link.ordered:
+            if has_stepped:
+                self._mark(number)
+            return True
+        if has_stepped or not _groups.is_cut():
+            return False
+        link.report(COLLECTIVE, number - 1, "a connection of a process group has ended; the script handled the error")
         return True
 
     def _next_round(self) -> int:

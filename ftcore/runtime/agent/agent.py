@@ -100,6 +100,7 @@ class Agent:
             self._leave_grace_s = max(0.0, config.leave_within_s - LEAVE_MARGIN_S)
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._log_id = ""
+        self._noticed: list[WorkerFault] = []
         self._checkpoints = parts.checkpoints
         self._checkpoints.attach(self._record, lambda: (config.node, self._core.incarnation))
         self._outbox: Outbox
@@ -288,10 +289,16 @@ class Agent:
             self._record(LogMatched(node=node, incarnation=life, round=round_, rank=rank, **attrs.asdict(hit)))
 
     def noticed(self, fault: WorkerFault) -> None:
-        """Report a fault that a worker of this node noticed and stays alive after."""
-        if not self._core.running or self._core.round != fault.round or self._core.part is None:
-            return
-        self._record(fault.fact(self.config.node, self._core.incarnation, self._core.part.base_rank))
+        """Report a fault that a worker of this node noticed and stays alive after, once its round has started."""
+        self._noticed.append(fault)
+        if self._core.running:
+            self._report_noticed()
+
+    def _report_noticed(self) -> None:
+        noticed, self._noticed = self._noticed, []
+        for fault in noticed:
+            if fault.round == self._core.round and self._core.part is not None:
+                self._record(fault.fact(self.config.node, self._core.incarnation, self._core.part.base_rank))
 
     def _record(self, data: Any, mono: int | None = None) -> None:
         self._outbox.add(data, at(mono, self._host))
@@ -408,6 +415,7 @@ class Agent:
         self._evidence.begin(action.round, action.part.base_rank)
         log_dir = str(Path(launch.log_dirs[0]).parent) if self.config.writes_output and launch.log_dirs else ""
         self._do(self._core.started(action, pids, how, log_dir))
+        self._report_noticed()
         if self._core.awaits_steps:
             self._watching = self._spawn(self._watch_first_steps())
 

@@ -64,6 +64,11 @@ class PassedBoundaries:
         """The last boundary; None: there was none."""
         return self._last[-1] if self._last else None
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether an optimizer has stepped since the newest boundary."""
+        return self._steps > (self.newest.steps if self.newest is not None else 0)
+
     def is_at(self, step: int) -> bool:
         """Whether the training thread is at the boundary of a step."""
         newest = self.newest

@@ -138,6 +138,11 @@ class StateStager:
             self._boundaries.add(moment, copying.queued())
             self._changed.notify_all()
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether an optimizer has stepped since the last boundary."""
+        return self._boundaries.has_stepped
+
     def save(self, step: int, persist: bool, wait: bool = False) -> None:
         """Stage the state after a step.
 

@@ -148,8 +148,18 @@ def _parent(pid: int) -> int | None:
 
 def is_ending(pid: int) -> bool:
     """Whether a process is exiting or has exited: its connections are closed before its exit code is known."""
+    state, flags = _state(pid)
+    return state in "ZX" or bool(flags & _PF_EXITING)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped a process."""
+    return _state(pid)[0] in "Tt"
+
+
+def _state(pid: int) -> tuple[str, int]:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return True
-    return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
+        return "X", 0
+    return fields[0], int(fields[6])

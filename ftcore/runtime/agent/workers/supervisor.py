@@ -183,7 +183,8 @@ class LocalSupervisor:
 
     async def park(self, grace_s: float) -> tuple[int, ...]:
         """See ``ports.ParkControl``."""
-        able = [worker for worker in self._alive() if worker.page.orders.read().able & RETRIES]
+        alive = [worker for worker in self._alive() if not processes.is_stopped(worker.pid)]
+        able = [worker for worker in alive if worker.page.orders.read().able & RETRIES]
         damaged = [int(worker.place[0] or 0) for worker in able if worker.damaged]
         until = self._loop.time() + grace_s
         for first in (True, False):  # what the damaged ones lack, others save after them

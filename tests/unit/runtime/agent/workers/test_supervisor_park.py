@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from supervisor_harness import Node, alive
 
+from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.parking import WorkerFault
 from ftcore.shm.boundary import RETRIES
 
@@ -104,7 +105,24 @@ def test_a_dead_worker_is_started_anew_beside_those_that_wait(node: Node) -> Non
 
 
 def test_a_worker_that_does_not_leave_is_killed_without_a_report(node: Node) -> None:
-    """A stopped process, too; the others wait on."""
+    """The others wait on."""
+    name = _script(node, stays=("0",))
+
+    async def story() -> None:
+        first = node.launch(name, workers=2, env={"ROUND": "1"})
+        pids, _ = await node.supervisor.start(first)
+        await node.says(first, "begins 0", 0)
+        await node.says(first, "begins 1", 1)
+        assert await node.supervisor.park(0.5) == (1,)
+        assert not alive(pids[0])
+        os.kill(pids[1], signal.SIGKILL)
+        assert [ended.local_rank for ended in await node.next_exits(1)] == [1]
+
+    node.run(story())
+
+
+def test_a_stopped_process_is_not_waited_for(node: Node) -> None:
+    """A signal has stopped it: it does nothing any more."""
     name = _script(node)
 
     async def story() -> None:
@@ -113,10 +131,10 @@ def test_a_worker_that_does_not_leave_is_killed_without_a_report(node: Node) -> 
         await node.says(first, "begins 0", 0)
         await node.says(first, "begins 1", 1)
         os.kill(pids[0], signal.SIGSTOP)
-        assert await node.supervisor.park(0.5) == (1,)
+        while not processes.is_stopped(pids[0]):
+            await asyncio.sleep(0.001)
+        assert await node.supervisor.park(1e6) == (1,)
         assert not alive(pids[0])
-        os.kill(pids[1], signal.SIGKILL)
-        assert [ended.local_rank for ended in await node.next_exits(1)] == [1]
 
     node.run(story())
 

@@ -1,0 +1,135 @@
+"""A tiny DDP job over gloo whose processes can stay through faults; trains until a step.
+
+The file ``at.RANK`` has JSON: a list of code by ``PLACE STEP``, for example ``{"forward 12": ["raise ..."]}``. Each
+piece of code is run once, at that place of that step: ``data``, ``forward``, ``backward``, ``optimizer`` (half-way through its step),
+``evaluation`` or ``round`` (in the function of ``on_round``, with the number of its call).
+
+Arguments: the last step; ``built`` (the DDP model is made in each round) or ``outside``; ``catches``: all errors of a
+step are handled by the script.
+
+It prints its process and its weights at its end, so that a disturbed run can be compared with an undisturbed one.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import ftcore.worker as ft
+
+HERE = Path.cwd()
+UNTIL, MODE = int(sys.argv[1]), sys.argv[2:]
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+net = torch.nn.Sequential(
+    torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4)
+)
+torch.manual_seed(rank)
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+job = ft.join()
+ddp: torch.nn.Module = net
+rounds = 0
+
+
+class Numbers:
+    """Batches that follow from their number."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        while True:
+            self.given += 1
+            at("data", self.given)
+            source = torch.Generator().manual_seed(1000 * rank + self.given)
+            yield torch.randn(2, 8, 16, generator=source)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.given = state["given"]
+
+
+def damage() -> None:
+    """Overwrite a parameter and a moment of the optimizer."""
+    with torch.no_grad():
+        first = next(net.parameters())
+        first.mul_(7)
+        if optimizer.state[first]:
+            optimizer.state[first]["exp_avg"].add_(3)
+
+
+def at(place: str, number: int) -> None:
+    """Run what the test has left for this place."""
+    file = HERE / f"at.{rank}"
+    if not file.exists():
+        return
+    found = json.loads(file.read_text())
+    codes = found.get(f"{place} {number}")
+    if codes:
+        code = codes.pop(0)
+        file.with_suffix(".new").write_text(json.dumps(found))
+        file.with_suffix(".new").replace(file)
+        exec(code, {"os": os, "signal": signal, "time": time, "dist": dist, "ft": ft, "damage": damage})
+
+
+def build() -> None:
+    global ddp, rounds
+    rounds += 1
+    at("round", rounds)
+    ddp = torch.nn.parallel.DistributedDataParallel(net)
+
+
+job.register(net=net, optimizer=optimizer, data=Numbers())
+if "built" in MODE:
+    job.on_round(build)
+else:
+    build()
+
+
+def train(step: ft.TrainingStep) -> None:
+    batch = step.batch
+    at("forward", step.number)
+    optimizer.zero_grad()
+    loss = ddp(batch[0]).square().mean() + ddp(batch[1]).square().mean()
+    at("backward", step.number)
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 10.0)
+    if (HERE / f"norm.{step.number}").exists():
+        norm = norm * 1000
+    step.report(loss=loss.item(), grad_norm=norm.item())
+    at("optimizer", step.number)
+    optimizer.step()
+    if step.number % 5 == 0:
+        at("evaluation", step.number)
+        with torch.no_grad():
+            total = net.eval()(batch[0]).square().mean()
+            net.train()
+        dist.all_reduce(total)
+
+
+for step in job.steps(until=UNTIL):
+    with step:
+        if "catches" in MODE:
+            try:
+                train(step)
+            except Exception as error:
+                print(f"handled: {error}", flush=True)
+        else:
+            train(step)
+        (HERE / f"new.{rank}").write_text(str(step.number))
+        (HERE / f"new.{rank}").replace(HERE / f"step.{rank}")
+        time.sleep(0.005)
+
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.parameters())).hexdigest()[:16]
+print(f"rank {rank} of process {os.getpid()} ends with {digest}", flush=True)
+dist.destroy_process_group()

@@ -1,0 +1,144 @@
+"""Recovery without restarting: processes stay through faults, and the weights are those of an undisturbed run."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Ftrun, Run, ftrun
+
+STEPS = 40
+ONE_NODE = ("--nproc-per-node", "2")
+TWO_NODES = ("--local-nodes", "2", "--nproc-per-node", "1")
+COLLECTIVE = "raise dist.DistBackendError('a link is down')"
+DAMAGED = "damage(); raise ft.MemoryDamaged('a parameter')"
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+STOPPED = "os.kill(os.getpid(), signal.SIGSTOP)"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Ftrun]:
+    with ftrun(tmp_path) as one:
+        yield one
+
+
+def start(job: Ftrun, *argv: str, mode: tuple[str, ...] = ("built",), faults: dict[int, dict[str, Any]]) -> Run:
+    """Start the script with faults by rank, and by place and step."""
+    for rank, found in faults.items():
+        listed = {place: codes if isinstance(codes, list) else [codes] for place, codes in found.items()}
+        job.drop(f"at.{rank}", json.dumps(listed))
+    return job.start(*argv, script="in_place.py", preload=False, args=(str(STEPS), *mode))
+
+
+def ends(run: Run) -> dict[int, tuple[int, str]]:
+    """By rank, its process and its weights at its end."""
+    found = re.findall(r"rank (\d+) of process (\d+) ends with ([0-9a-f]{16})", run.stdout())
+    return {int(rank): (int(pid), digest) for rank, pid, digest in found}
+
+
+def remedies(job: Ftrun) -> list[str]:
+    """The policies that resolved the incidents, in order."""
+    return [event.data.policy for event in job.of("incident.resolved")]
+
+
+def pids(job: Ftrun, round_: int) -> list[int]:
+    """The processes of a round, by rank."""
+    started = [event.data for event in job.of("workers.started") if event.data.round == round_]
+    return [pid for each in sorted(started, key=lambda each: each.node) for pid in each.pids]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The weights of a run to which nothing happens."""
+    with ftrun(tmp_path_factory.mktemp("undisturbed")) as job:
+        run = start(job, *ONE_NODE, faults={})
+        assert run.end() == 0
+        found = {digest for _, digest in ends(run).values()}
+        assert len(found) == 1
+        return found
+
+
+@pytest.mark.parametrize("nodes", [ONE_NODE, TWO_NODES], ids=["one-node", "two-nodes"])
+def test_a_step_is_computed_again_in_the_same_processes(
+    job: Ftrun, nodes: tuple[str, ...], undisturbed: set[str]
+) -> None:
+    """At every place of a step, a failed collective or damaged memory of either rank; no process ends."""
+    faults = {
+        0: {"data 6": COLLECTIVE, "forward 14": DAMAGED, "optimizer 22": DAMAGED, "evaluation 30": COLLECTIVE},
+        1: {"backward 10": COLLECTIVE, "optimizer 18": DAMAGED, "forward 26": DAMAGED, "optimizer 34": COLLECTIVE},
+    }
+    run = start(job, *nodes, faults=faults)
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert remedies(job) == ["step_retry"] * 8
+    assert [pids(job, round_) for round_ in range(1, 10)] == [pids(job, 1)] * 9
+    assert [event.data.steps_lost for event in job.of("incident.resolved")] == [0] * 8
+
+
+@pytest.mark.parametrize("nodes", [ONE_NODE, TWO_NODES], ids=["one-node", "two-nodes"])
+def test_only_the_dead_process_is_started_again(job: Ftrun, nodes: tuple[str, ...], undisturbed: set[str]) -> None:
+    """Each rank dies once, the second time while the first recovery is in its last round; the other one stays."""
+    run = start(job, *nodes, faults={0: {"backward 12": KILLED}, 1: {"forward 25": KILLED}})
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert remedies(job) == ["hot_swap"] * 2
+    first, second, third = (pids(job, round_) for round_ in (1, 2, 3))
+    assert first[1] == second[1]
+    assert first[0] != second[0] == third[0]
+    assert second[1] != third[1]
+    assert {event.data.source for event in job.of("state.loaded") if event.data.round > 1} <= {"memory", "replica"}
+
+
+def test_a_stopped_process_is_swapped(tmp_path: Path, undisturbed: set[str]) -> None:
+    """It hangs while the other one waits in a collective, which nothing of torch would end."""
+    with ftrun(tmp_path, timing={"hang_idle_s": 1.0}) as job:
+        run = start(job, *ONE_NODE, faults={1: {"backward 15": STOPPED}})
+        assert run.end() == 0
+        assert {digest for _, digest in ends(run).values()} == undisturbed
+        assert remedies(job) == ["hot_swap"]
+        assert pids(job, 1)[0] == pids(job, 2)[0]
+
+
+def test_faults_at_once_and_in_the_middle_of_a_recovery(job: Ftrun, undisturbed: set[str]) -> None:
+    """Damaged memory beside a killed rank; then a collective that fails while groups are set up again."""
+    faults = {
+        0: {"forward 12": DAMAGED, "forward 24": COLLECTIVE, "round 3": COLLECTIVE},
+        1: {"backward 12": KILLED},
+    }
+    run = start(job, *ONE_NODE, faults=faults)
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert pids(job, 1)[0] == ends(run)[0][0]
+
+
+def test_a_fault_that_comes_again_is_left_to_the_next_policies(job: Ftrun, undisturbed: set[str]) -> None:
+    """A retry that meets the same fault at the same step is not made again: the processes are started again."""
+    run = start(job, *ONE_NODE, faults={0: {"forward 12": [COLLECTIVE] * 2}})
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert remedies(job) == ["process_restart"]
+    assert pids(job, 1) == pids(job, 2) != pids(job, 3)
+
+
+def test_a_script_that_handles_all_errors_leaves_its_round_too(job: Ftrun, undisturbed: set[str]) -> None:
+    """The end of the step is reached without an error; the order to leave is seen there."""
+    run = start(job, *ONE_NODE, mode=("built", "catches"), faults={0: {"backward 12": KILLED}})
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert "handled: " in run.stdout()
+    assert remedies(job) == ["hot_swap"]
+    assert pids(job, 1)[1] == pids(job, 2)[1]
+
+
+def test_a_model_made_outside_of_each_round_retries_and_is_restarted_for_a_dead_rank(
+    job: Ftrun, undisturbed: set[str]
+) -> None:
+    """A new process would make its DDP model with collectives in which the other one takes no part."""
+    faults = {0: {"forward 12": COLLECTIVE}, 1: {"backward 24": KILLED}}
+    run = start(job, *ONE_NODE, mode=("outside",), faults=faults)
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert remedies(job) == ["step_retry", "process_restart"]
+    assert pids(job, 1) == pids(job, 2)
