@@ -26,7 +26,7 @@ from ftcore.events.action import ActionOrdered, ActionSuperseded
 from ftcore.events.world import Member
 from ftcore.ids import Round
 from ftcore.policies.base import PlanKind
-from ftcore.policies.situation import all_workers_alive
+from ftcore.policies.situation import all_workers_alive, have_left
 from ftcore.states.faultkey import is_cut
 from ftcore.states.membership import NodeState
 from ftcore.states.model import IncidentState, JobState
@@ -166,7 +166,8 @@ def _volunteer(node: NodeState, incarnation: str, ordinal: int, slots: int) -> V
 
 def first_order(state: JobState, command: Command) -> Command:
     """The first order of a plan in place: the command, or the order to find the step boundary for it."""
-    together = isinstance(command, PauseWorkers) or (isinstance(command, SaveCheckpoint) and all_workers_alive(state))
+    saves = isinstance(command, SaveCheckpoint) and all_workers_alive(state) and not have_left(state)
+    together = isinstance(command, PauseWorkers) or saves
     return FindBoundary(round=newest_round(state)) if together and follows(state, ONE_BOUNDARY) else command
 
 

@@ -35,6 +35,9 @@ LOST_REPORTS = ("node.lost", "node.left", "node.joined")
 """Types of reports after which a node's former agent is gone."""
 
 
+SURVIVED = ("uce", "collective", "norm")
+"""Kinds of observations of a worker that then leaves its round by itself, and waits for the next one."""
+
 Classes = Annotated[tuple[FaultClass, ...], says("Classes of faults for which the node at fault is removed.")]
 NodeFaults = Annotated[
     int,
@@ -167,6 +170,15 @@ def all_workers_alive(job: JobState) -> bool:
     """Whether every member of the newest world is alive with all its workers."""
     intact = job.membership.count(NodePhase.RUNNING, NodePhase.PAUSED)
     return job.rounds.world is not None and job.rounds.world.started and intact == len(job.rounds.world.members)
+
+
+def have_left(job: JobState) -> bool:
+    """Whether workers of the newest round have left it by themselves, for a fault that they noticed, and wait."""
+    world = job.rounds.world
+    return world is not None and any(
+        report.source == "worker" and report.kind in SURVIVED and report.round == world.round
+        for report in job.evidence.reports
+    )
 
 
 def registers_state(job: JobState) -> bool:

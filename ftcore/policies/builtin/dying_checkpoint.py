@@ -20,6 +20,7 @@ from ftcore.policies.situation import (
     asked_by,
     class_of,
     hands_over,
+    have_left,
     living_ranks,
     lost_nodes,
     registers_state,
@@ -163,5 +164,6 @@ def _reason(incident: IncidentState, job: JobState, request: str) -> str:
         return f"{requester}saves {step}" + ("" if request == "checkpoint" else f" before: {request}")
     count = len(lost_nodes(incident, job))
     lost = f"{plural(count, 'node')} {'is' if count == 1 else 'are'} lost" if count else ""
-    cause = lost or ("all workers are alive" if all_workers_alive(job) else "workers ended")
+    left = "the ranks have left their step" if have_left(job) else "all workers are alive"
+    cause = lost or (left if all_workers_alive(job) else "workers ended")
     return f"{cause}; the live ranks save {step}"

@@ -281,6 +281,8 @@ class LocalSupervisor:
         missing = [local_rank for local_rank in range(len(launch.envs)) if local_rank not in kept]
         reason = "" if self._preloads or not missing else "--no-preload"
         reason = reason or (launchable.why_exec(launch, self._env) or await self._warm.unsafe() if missing else "")
+        if kept and missing:
+            await self._sweep()  # what the dead ones have left
         parked = await self._warm.take(len(missing)) if missing else []
         self._close_workers(kept)
         self._round, self._active = launch.round, True
@@ -478,8 +480,7 @@ class LocalSupervisor:
         for worker in self._workers:
             if kept and worker.local_rank in kept:
                 continue
-            if kept:  # no sweep has removed what it left
-                processes.kill(worker.pid, signal.SIGKILL, group=True)
+            if kept:  # else this was done at the end of the last one
                 self._guard.remove(worker.pid)
             worker.close()
         self._workers = []
