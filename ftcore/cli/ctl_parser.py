@@ -50,9 +50,9 @@ def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
 
     Args:
         version: what ``--version`` prints.
-        argv: the arguments: if they name one of ftcore's own commands, the parser has this one alone; else all, and
-            those of installed packages. None: all of ftcore's own. For a shell completion the arguments are those of
-            its line.
+        argv: the arguments: if they name one of ftcore's own commands, the parser has this one alone; if they are
+            ``--version``, none; else all, and those of installed packages. None: all of ftcore's own. For a shell
+            completion the arguments are those of its line.
     """
     completes = "_ARGCOMPLETE" in os.environ
     if argv is not None and completes:
@@ -64,6 +64,8 @@ def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
         if name in commands.choices:
             return parser
     parser, commands = _main_parser(version)
+    if argv is not None and list(argv) == ["--version"]:
+        return parser
     _add_all(commands)
     if argv is not None and name not in commands.choices:
         from ftcore.cli.ctl_installed import add_installed

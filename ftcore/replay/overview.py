@@ -20,6 +20,7 @@ import msgspec
 from ftcore.errors import LogCorrupt
 from ftcore.events.codec import digest_of
 from ftcore.events.envelope import Event
+from ftcore.events.job import JobProgressed
 from ftcore.replay.causality import IncidentRanges, SavedRanges
 from ftcore.replay.clocks import ClockBounds, SavedClocks
 from ftcore.replay.goodput import GoodputLedger, SavedLedger, restore_ledger, save_ledger
@@ -91,8 +92,9 @@ class JobOverview:
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
         self.ledger.feed(event)
-        self.clocks.feed(event)
         self.ranges.feed(event)
+        if event.at is not None or type(event.data) is not JobProgressed:  # most events of a long log
+            self.clocks.feed(event)
 
 
 def label_in(stored: bytes) -> OverviewLabel | None:
