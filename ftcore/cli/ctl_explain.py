@@ -14,6 +14,7 @@ import attrs
 from ftcore.cli.ctl_incidents import date_time, state_name, style
 from ftcore.cli.ctl_lines import summary
 from ftcore.cli.ctl_output import console, print_json, table
+from ftcore.cli.ctl_overview import incident_tree, read_overview
 from ftcore.cli.ctl_reading import opened_reading
 from ftcore.errors import NotFound
 from ftcore.events.worker import StepTimes
@@ -22,16 +23,17 @@ from ftcore.faults.taxonomy import title_of
 from ftcore.launch.hints import hinted
 from ftcore.replay.accounts import IncidentCost
 from ftcore.replay.causality import CausalTree, CauseNode, depth_first
-from ftcore.replay.clocks import ClockBounds, NodeClock
+from ftcore.replay.clocks import NodeClock
 from ftcore.replay.explain import FaultOrigin, Incident
-from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.incident_text import again_lines, clock_lines, cost_text, done_text, folded_answers, to_do_lines
 from ftcore.replay.outlook import Outlook, outlook
-from ftcore.sim.whatif.presets import PresetCost, PresetPrices
+from ftcore.replay.overview import JobOverview
 from ftcore.wording import format_elapsed, listed, plural, printable, utc
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ftcore.sim.whatif.presets import PresetCost
 
 MESSAGE_CHARS = 4_000
 """First characters of a failure's message, or of a line of its traceback, that ``explain`` prints."""
@@ -66,7 +68,7 @@ class Explanation:
     cost: IncidentCost | None
     outlook: Outlook | None
     tree: list[CauseNode]
-    presets: list[PresetCost] | None
+    presets: "list[PresetCost] | None"
     clocks: list[NodeClock]
 
     def to_json(self) -> dict[str, Any]:
@@ -104,31 +106,44 @@ async def explain(args: argparse.Namespace) -> int:
 
 async def _explanation(args: argparse.Namespace) -> tuple[Explanation, int]:
     """What is known, and the exit code."""
-    ledger, tree, clocks = GoodputLedger(), CausalTree(args.incident), ClockBounds()
     async with opened_reading(args) as reading:
-        log = reading.log
-        short = await log.last_seq() - (await log.floor()).seq <= PRESETS_EVENTS_MAX
-        presets = PresetPrices() if args.presets or short else None
-        await reading.feed(ledger, tree, clocks, *([presets] if presets is not None else []))
-    found = ledger.explainer.incidents()
-    if not found:
-        raise NotFound("the log has no incident")
-    chosen = found[-1]
-    if args.incident is not None:
-        named = [incident for incident in found if incident.id == args.incident]
-        if not named:
-            raise NotFound(f"no incident {args.incident!r}; there are {found[0].id} to {found[-1].id}")
-        chosen = named[-1]
-    goodput = ledger.report()
+        presets, tree = None, None
+        if args.presets or await reading.log.last_seq() <= PRESETS_EVENTS_MAX:
+            from ftcore.sim.whatif.presets import PresetPrices  # with the engine
+
+            presets = PresetPrices()
+        else:
+            found = await read_overview(reading, args)
+            chosen = _chosen(found, args.incident)
+            tree = await incident_tree(reading, args, found, chosen.id)
+        if tree is None:
+            reading.begin_again()
+            found, tree = JobOverview(), CausalTree(args.incident)
+            await reading.feed(found, tree, *([] if presets is None else [presets]))
+            chosen = _chosen(found, args.incident)
+    goodput = found.ledger.report()
     explanation = Explanation(
         incident=chosen,
         cost=goodput.cost_of(chosen.id),
-        outlook=outlook(chosen, found, ledger.state, goodput.end),
+        outlook=outlook(chosen, found.ledger.explainer.incidents(), found.state, goodput.end),
         tree=tree.nodes(),
         presets=None if presets is None else presets.of(chosen.id),
-        clocks=clocks.clocks(),
+        clocks=found.clocks.clocks(),
     )
     return explanation, reading.exit_code
+
+
+def _chosen(overview: JobOverview, name: str | None) -> Incident:
+    """The incident of that name, by default the newest."""
+    incidents = overview.ledger.explainer.incidents()
+    if not incidents:
+        raise NotFound("the log has no incident")
+    if name is None:
+        return incidents[-1]
+    named = [incident for incident in incidents if incident.id == name]
+    if not named:
+        raise NotFound(f"no incident {name!r}; there are {incidents[0].id} to {incidents[-1].id}")
+    return named[-1]
 
 
 def _what(node: CauseNode) -> str:
@@ -228,7 +243,7 @@ def _print_phases(incident: Incident, out: "Console") -> None:
     out.print(phases)
 
 
-def _print_presets(presets: Sequence[PresetCost], out: "Console") -> None:
+def _print_presets(presets: "Sequence[PresetCost]", out: "Console") -> None:
     if all(each.as_recorded for each in presets):
         out.print(f"  the same: {', '.join(each.preset for each in presets)} take the plans that were taken")
         return

@@ -4,10 +4,10 @@ import argparse
 
 from ftcore.cli.ctl_events import settled_bound
 from ftcore.cli.ctl_output import print_json, say
+from ftcore.cli.ctl_overview import read_overview
 from ftcore.cli.ctl_reading import opened_reading
 from ftcore.errors import NotFound, UsageError
 from ftcore.redaction import redacted, redacted_values
-from ftcore.replay.explain import Explainer
 from ftcore.replay.failures import failure_json, failure_line, faults_of
 from ftcore.wording import printable
 
@@ -17,11 +17,10 @@ async def failures(args: argparse.Namespace) -> int:
     given = [name for name, value in (("--since", args.since), ("--all", args.all or None)) if value is not None]
     if args.incident is not None and given:
         raise UsageError(f"{args.incident} names one incident, and {given[0]} asks for several: leave one of them out")
-    explainer = Explainer()
     async with opened_reading(args) as reading:
         since = await settled_bound(args.since, reading.log)
-        await reading.feed(explainer)
-    found = explainer.incidents()
+        overview = await read_overview(reading, args)
+    found = overview.ledger.explainer.incidents()
     if args.incident is not None:
         chosen = [incident for incident in found if incident.id == args.incident]
         if not chosen:

@@ -4,10 +4,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ftcore.cli.ctl_output import console, print_json, table
+from ftcore.cli.ctl_overview import read_overview
 from ftcore.cli.ctl_reading import opened_reading
 from ftcore.faults.taxonomy import title_of
 from ftcore.replay.accounts import HOUR_S, GoodputReport
-from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.spans import PRODUCTIVE
 from ftcore.wording import format_elapsed, plural, utc
 
@@ -25,9 +25,8 @@ SHORT_S = 10 * HOUR_S
 
 async def run(args: argparse.Namespace) -> int:
     """Print the goodput of a job."""
-    ledger = GoodputLedger()
     async with opened_reading(args) as reading:
-        await reading.feed(ledger)
+        ledger = (await read_overview(reading, args)).ledger
     report = ledger.report()
     if args.format == "json":
         print_json({"job": ledger.state.job, "over": ledger.state.ending is not None, **report.to_json(args.price)})

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from ftcore.cli.ctl_events import settled_bound
 from ftcore.cli.ctl_output import console, print_json, say, table
+from ftcore.cli.ctl_overview import read_overview
 from ftcore.cli.ctl_reading import opened_reading
 from ftcore.faults.taxonomy import title_of
 from ftcore.policies.abilities import LACKS
 from ftcore.replay.bounds import Bound
-from ftcore.replay.explain import Explainer, Incident
+from ftcore.replay.explain import Incident
 from ftcore.wording import format_elapsed, plural, printable, utc
 
 if TYPE_CHECKING:
@@ -33,11 +34,12 @@ STEP_TIMES = 8
 
 async def _read(args: argparse.Namespace) -> tuple[list[Incident], int]:
     """The incidents, and the exit code."""
-    explainer = Explainer()
     async with opened_reading(args) as reading:
         since = await settled_bound(args.since, reading.log)
-        await reading.feed(explainer)
-    found = [incident for incident in explainer.incidents() if since is None or _was_open(incident, since)]
+        overview = await read_overview(reading, args)
+    found = [
+        incident for incident in overview.ledger.explainer.incidents() if since is None or _was_open(incident, since)
+    ]
     return found, reading.exit_code
 
 

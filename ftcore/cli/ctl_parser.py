@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from ftcore.cli.ctl_chronicle_parser import add_chronicle
 from ftcore.cli.ctl_futures import add_futures
 from ftcore.cli.ctl_import_parser import add_import
+from ftcore.cli.ctl_one_command import OneCommand
 from ftcore.cli.ctl_policy_parser import add_policy
 from ftcore.cli.ctl_replay_parser import add_replay
 from ftcore.cli.ctl_top_parser import add_top
@@ -45,13 +46,36 @@ class CtlParser(argparse.ArgumentParser):
 
 
 def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
-    """The parser of ``ftctl`` with all its commands.
+    """The parser of ``ftctl``.
 
     Args:
         version: what ``--version`` prints.
-        argv: the arguments, to add commands of installed packages unless they name one of ftcore's own; None: ftcore's
-            own commands alone. For a shell completion the arguments are those of its line.
+        argv: the arguments: if they name one of ftcore's own commands, the parser has this one alone; if they are
+            ``--version``, none; else all, and those of installed packages. None: all of ftcore's own. For a shell
+            completion the arguments are those of its line.
     """
+    completes = "_ARGCOMPLETE" in os.environ
+    if argv is not None and completes:
+        argv = os.environ.get("COMP_LINE", "").split()[1:]
+    name = None if argv is None else _command_in(argv)
+    if argv is not None and name is not None and not completes:
+        parser, commands = _main_parser(version)
+        _add_all(OneCommand(commands, name))
+        if name in commands.choices:
+            return parser
+    parser, commands = _main_parser(version)
+    if argv is not None and list(argv) == ["--version"]:
+        return parser
+    _add_all(commands)
+    if argv is not None and name not in commands.choices:
+        from ftcore.cli.ctl_installed import add_installed
+
+        add_installed(commands, argv)
+    return parser
+
+
+def _main_parser(version: str) -> tuple[CtlParser, Any]:
+    """The parser without commands, and its subparsers."""
     parser = CtlParser(
         prog="ftctl",
         description="Show what happened in a job, what ftcore decided and why; send requests to a running job.",
@@ -60,7 +84,10 @@ def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
     parser.add_argument("--version", action="version", version=f"ftctl {version}")
     defaults = (os.environ.get(f"FTCORE_{name}") or None for name in ("STORE", "JOB", "ARCHIVE"))
     _add_common(parser, *defaults)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    return parser, parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+
+def _add_all(commands: Any) -> None:
     _add_reading(commands)
     _add_incidents(commands)
     _add_checkpoints(commands)
@@ -73,21 +100,19 @@ def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
     _add_commands(commands)
     add_chronicle(commands, _reading)
     _add_alert(commands)
-    if argv is not None and "_ARGCOMPLETE" in os.environ:
-        argv = os.environ.get("COMP_LINE", "").split()[1:]
-    if argv is not None and _command_in(argv) not in commands.choices:
-        from ftcore.cli.ctl_installed import add_installed
-
-        add_installed(commands, argv)
-    return parser
 
 
 def _command_in(argv: Sequence[str]) -> str | None:
-    """The command that the arguments name; options before it have one value each, but for ``--help``, ``--version``."""
+    """The command that the arguments name; None if there is none, or the help or version of ``ftctl`` is asked for.
+
+    Options before the command have one value each.
+    """
     rest = iter(argv)
     for argument in rest:
         if not argument.startswith("-"):
             return argument
+        if argument in ("-h", "--help", "--version"):
+            return None
         if argument in ("--store", "--archive", "--job"):
             next(rest, None)
     return None

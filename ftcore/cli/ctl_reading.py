@@ -70,6 +70,20 @@ class LogReading:
         if self.error is None or last < self.ends:
             self.error, self.ends = error, Seq(last)
 
+    def begin_again(self) -> None:
+        """Forget what an earlier reading found, before the log is read again from its start."""
+        self.error, self.ends, self.halfway = None, Seq(0), False
+        self.go_on(Seq(0), {}, 0)
+
+    def go_on(self, after: Seq, skipped: dict[str, int], newer: int) -> None:
+        """Take over what an earlier reading found in the events up to one.
+
+        Args:
+            after: the last of them.
+            skipped, newer: see the class.
+        """
+        self._noted, self.skipped, self.newer = after, dict(skipped), newer
+
     async def note_cut(self) -> None:
         """Note that the log ends before its end, for a command that reads the log by itself."""
         if self.cut is not None:

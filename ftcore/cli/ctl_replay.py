@@ -151,6 +151,7 @@ def _event_json(event: Event | None) -> dict[str, Any] | None:
 
 async def export_log(args: argparse.Namespace) -> int:
     """Write the log to a file, or to standard output, as an archive or in a format of an installed package."""
+    from ftcore.cli.ctl_overview import LONG_EVENTS, ExportOverview
     from ftcore.logs.archive import ArchiveWriter
 
     path = None if args.output == STDOUT else Path(args.output)
@@ -158,9 +159,14 @@ async def export_log(args: argparse.Namespace) -> int:
         return await _export_as(export_format(args.format), path, args)
     async with opened_reading(args) as reading:
         log = reading.log
+        collected = ExportOverview() if await log.last_seq() > LONG_EVENTS else None
         with ArchiveWriter(path, log.job) as writer:
             async for event in reading.events():
                 writer.add(event)
+                if collected is not None:
+                    collected.feed(event)
+            if collected is not None and reading.error is None:
+                collected.attach(reading, writer)
     where = written(path, "the archive" if writer.replaced else "")
     say(f"wrote {plural(writer.events, 'event')} of {log.job} to {where}")
     return reading.exit_code

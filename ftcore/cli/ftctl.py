@@ -59,6 +59,12 @@ _READERS = {
 }
 """Commands that import no structlog unless the store is etcd, so that they start sooner."""
 
+_WITHOUT_LOG = {"machines", "completion", "classify", "spikes"}
+"""Commands that wait for nothing."""
+
+_FILE_READERS = {"events", "incidents", "explain", "goodput", "samples", "report", "logbook", "failures"}
+"""Commands that wait for nothing if the store is a file."""
+
 GC_THRESHOLD = 50_000
 """New objects between two searches for cycles. Reading a log makes many objects and no cycles: Python's 700 would cost
 a third of the time. Memory stays bounded: most objects are freed by their reference counts."""
@@ -134,8 +140,6 @@ def _run(argv: Sequence[str] | None) -> int:
 
         argcomplete.autocomplete(parser)
     args = parser.parse_args(argv)
-    import asyncio  # not for --help and --version: a third of their time
-
     if not _logs_nothing(args):
         from ftcore.launch import lean  # noqa: F401
         from ftcore.runtime.logging import configure
@@ -145,13 +149,33 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         with _interruptible():
             command: Command = getattr(args, "installed", None) or _command(args.command)
-            code: int = asyncio.run(command(args))
+            code = _completed(command, args)
     except FtcoreError as error:
         from ftcore.launch.hints import hinted
 
         print(f"ftctl: {hinted(str(error), args)}", file=sys.stderr)
         return error.exit_code
     return code
+
+
+def _completed(command: Command, args: argparse.Namespace) -> int:
+    """Run a command to its end, without asyncio if it only reads a file."""
+    reads_file = args.command in _FILE_READERS and (getattr(args, "store", None) or "").startswith("file:")
+    if args.command in _WITHOUT_LOG or (reads_file and not getattr(args, "follow", False)):
+        return _run_without_loop(command(args))
+    import asyncio
+
+    return asyncio.run(command(args))
+
+
+def _run_without_loop(command: Coroutine[Any, Any, int]) -> int:
+    """Run a command that waits for nothing: its blocking calls are made directly (``logs.in_thread``)."""
+    try:
+        command.send(None)
+    except StopIteration as done:
+        return int(done.value)
+    command.close()
+    raise AssertionError("the command waits for an event loop")
 
 
 def _logs_nothing(args: argparse.Namespace) -> bool:

@@ -3,12 +3,13 @@
 import attrs
 
 from ftcore.commands import Command
+from ftcore.events.payload import Payload
 from ftcore.events.registry import decision
 
 
 @decision("action.ordered")
-@attrs.frozen(kw_only=True)
-class ActionOrdered:
+@attrs.frozen(kw_only=True, repr=False)
+class ActionOrdered(Payload):
     """An order to nodes or to the platform; it is sent only after this event is durable.
 
     Args:
@@ -25,8 +26,8 @@ class ActionOrdered:
 
 
 @decision("action.done")
-@attrs.frozen(kw_only=True)
-class ActionDone:
+@attrs.frozen(kw_only=True, repr=False)
+class ActionDone(Payload):
     """Every addressed node has answered, or is no longer in the job.
 
     Args:
@@ -37,8 +38,8 @@ class ActionDone:
 
 
 @decision("action.failed")
-@attrs.frozen(kw_only=True)
-class ActionFailed:
+@attrs.frozen(kw_only=True, repr=False)
+class ActionFailed(Payload):
     """The action was not completed.
 
     Args:
@@ -51,8 +52,8 @@ class ActionFailed:
 
 
 @decision("action.superseded")
-@attrs.frozen(kw_only=True)
-class ActionSuperseded:
+@attrs.frozen(kw_only=True, repr=False)
+class ActionSuperseded(Payload):
     """A newer action or decision replaced the action.
 
     Args:

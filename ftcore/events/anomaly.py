@@ -2,12 +2,13 @@
 
 import attrs
 
+from ftcore.events.payload import Payload
 from ftcore.events.registry import decision
 
 
 @decision("anomaly.observed", ignorable=True)
-@attrs.frozen(kw_only=True)
-class AnomalyObserved:
+@attrs.frozen(kw_only=True, repr=False)
+class AnomalyObserved(Payload):
     """A state machine received an event that its state does not accept; the state did not change.
 
     Args:

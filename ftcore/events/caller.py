@@ -2,12 +2,13 @@
 
 import attrs
 
+from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
 
 @fact("caller.refused", ignorable=True)
-@attrs.frozen(kw_only=True)
-class CallerRefused:
+@attrs.frozen(kw_only=True, repr=False)
+class CallerRefused(Payload):
     """The master refused agents or operators. Repeated refusals are counted in one event.
 
     Args:

@@ -2,11 +2,12 @@
 
 import attrs
 
+from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
 
 
-@attrs.frozen(kw_only=True)
-class HeldShard:
+@attrs.frozen(kw_only=True, repr=False)
+class HeldShard(Payload):
     """A complete shard in the memory of a node's keeper.
 
     Args:
@@ -32,8 +33,8 @@ class HeldShard:
 
 
 @fact("memory.held")
-@attrs.frozen(kw_only=True)
-class MemoryHeld:
+@attrs.frozen(kw_only=True, repr=False)
+class MemoryHeld(Payload):
     """The shards in the memory of a node; replaces what was known of this node.
 
     Reported when the node's workers have stopped. An agent that takes over the keeper of its predecessor reports its
@@ -53,8 +54,8 @@ class MemoryHeld:
 
 
 @fact("shard.persisted")
-@attrs.frozen(kw_only=True)
-class ShardPersisted:
+@attrs.frozen(kw_only=True, repr=False)
+class ShardPersisted(Payload):
     """A node's keeper has written a shard to storage.
 
     Args:
@@ -77,8 +78,8 @@ class ShardPersisted:
 
 
 @fact("checkpoint.failed")
-@attrs.frozen(kw_only=True)
-class CheckpointFailed:
+@attrs.frozen(kw_only=True, repr=False)
+class CheckpointFailed(Payload):
     """A node could not write its part of a checkpoint; training goes on, and the copy in memory stays.
 
     Args:
@@ -99,8 +100,8 @@ class CheckpointFailed:
 
 
 @fact("checkpoint.committed")
-@attrs.frozen(kw_only=True)
-class CheckpointCommitted:
+@attrs.frozen(kw_only=True, repr=False)
+class CheckpointCommitted(Payload):
     """A checkpoint is complete: every shard of a step's state is saved.
 
     Args:
@@ -123,8 +124,8 @@ class CheckpointCommitted:
 
 
 @decision("interval.chosen")
-@attrs.frozen(kw_only=True)
-class IntervalChosen:
+@attrs.frozen(kw_only=True, repr=False)
+class IntervalChosen(Payload):
     """The interval between two saves to storage, for workers that leave it to the master.
 
     Args:
@@ -152,8 +153,8 @@ class IntervalChosen:
     most_s: float
 
 
-@attrs.frozen(kw_only=True)
-class CheckpointOnStorage:
+@attrs.frozen(kw_only=True, repr=False)
+class CheckpointOnStorage(Payload):
     """A complete checkpoint of ftcore on storage.
 
     Args:
@@ -168,8 +169,8 @@ class CheckpointOnStorage:
 
 
 @fact("checkpoint.found")
-@attrs.frozen(kw_only=True)
-class CheckpointFound:
+@attrs.frozen(kw_only=True, repr=False)
+class CheckpointFound(Payload):
     """An agent that found no living master has found checkpoints of this log on storage.
 
     A keeper may have committed them after its agent had ended, so that no ``checkpoint.committed`` reported them.
@@ -186,8 +187,8 @@ class CheckpointFound:
 
 
 @fact("state.loaded")
-@attrs.frozen(kw_only=True)
-class StateLoaded:
+@attrs.frozen(kw_only=True, repr=False)
+class StateLoaded(Payload):
     """The workers of a round have restored their state.
 
     Args:
@@ -210,8 +211,8 @@ class StateLoaded:
 
 
 @fact("batches.skipped")
-@attrs.frozen(kw_only=True)
-class BatchesSkipped:
+@attrs.frozen(kw_only=True, repr=False)
+class BatchesSkipped(Payload):
     """The workers of a node have skipped batches of the registered data, as ``data.skipped`` decided.
 
     Args:
@@ -230,8 +231,8 @@ class BatchesSkipped:
 
 
 @fact("data.positioned")
-@attrs.frozen(kw_only=True)
-class DataPositioned:
+@attrs.frozen(kw_only=True, repr=False)
+class DataPositioned(Payload):
     """The workers of a round continue the registered data at a place of its order (``ftcore.data``), before the next
     step.
 
@@ -261,8 +262,8 @@ class DataPositioned:
 
 
 @fact("replicas.found")
-@attrs.frozen(kw_only=True)
-class ReplicasFound:
+@attrs.frozen(kw_only=True, repr=False)
+class ReplicasFound(Payload):
     """The ranks of a round have registered their state, and know which of them hold the same.
 
     Args:
@@ -278,8 +279,8 @@ class ReplicasFound:
     groups: tuple[tuple[int, ...], ...]
 
 
-@attrs.frozen(kw_only=True)
-class Resume:
+@attrs.frozen(kw_only=True, repr=False)
+class Resume(Payload):
     """What the workers of a round load; part of ``world.formed``.
 
     Args:

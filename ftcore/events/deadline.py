@@ -2,12 +2,13 @@
 
 import attrs
 
+from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
 
 @fact("deadline.expired")
-@attrs.frozen(kw_only=True)
-class DeadlineExpired:
+@attrs.frozen(kw_only=True, repr=False)
+class DeadlineExpired(Payload):
     """A deadline of the folded state has passed.
 
     Args:

@@ -2,11 +2,12 @@
 
 import attrs
 
+from ftcore.events.payload import Payload
 from ftcore.events.registry import decision
 
 
-@attrs.frozen(kw_only=True)
-class UnhealthyNode:
+@attrs.frozen(kw_only=True, repr=False)
+class UnhealthyNode(Payload):
     """A node that is not clearly healthy.
 
     Args:
@@ -21,8 +22,8 @@ class UnhealthyNode:
     reason: str
 
 
-@attrs.frozen(kw_only=True)
-class BadLink:
+@attrs.frozen(kw_only=True, repr=False)
+class BadLink(Payload):
     """Healthy nodes that could not exchange data with each other.
 
     Args:
@@ -34,8 +35,8 @@ class BadLink:
     reason: str
 
 
-@attrs.frozen(kw_only=True)
-class BadGroup:
+@attrs.frozen(kw_only=True, repr=False)
+class BadGroup(Payload):
     """Healthy nodes with a common label that fail to exchange data all at once, although each did in a pair.
 
     Args:
@@ -52,8 +53,8 @@ class BadGroup:
 
 
 @decision("health.judged")
-@attrs.frozen(kw_only=True)
-class HealthJudged:
+@attrs.frozen(kw_only=True, repr=False)
+class HealthJudged(Payload):
     """A health check has ended.
 
     Args:

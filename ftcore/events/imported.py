@@ -5,6 +5,7 @@ No decision follows from these facts. ``cause`` of an imported fact is the ``sou
 
 import attrs
 
+from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
 FILES_MAX = 64
@@ -12,8 +13,8 @@ FILES_MAX = 64
 
 
 @fact("log.imported", ignorable=True)
-@attrs.frozen(kw_only=True)
-class LogImported:
+@attrs.frozen(kw_only=True, repr=False)
+class LogImported(Payload):
     """The following facts were read from the log files of a job that did not run under ftcore.
 
     Args:
@@ -32,8 +33,8 @@ class LogImported:
 
 
 @fact("source.cited", ignorable=True)
-@attrs.frozen(kw_only=True)
-class SourceCited:
+@attrs.frozen(kw_only=True, repr=False)
+class SourceCited(Payload):
     """Where the next facts were read.
 
     Args:
@@ -56,8 +57,8 @@ class SourceCited:
 
 
 @fact("gap.found", ignorable=True)
-@attrs.frozen(kw_only=True)
-class GapFound:
+@attrs.frozen(kw_only=True, repr=False)
+class GapFound(Payload):
     """No file has a line with a time stamp in a period: nothing is known of it.
 
     Args:

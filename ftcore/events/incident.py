@@ -2,11 +2,12 @@
 
 import attrs
 
+from ftcore.events.payload import Payload
 from ftcore.events.registry import decision
 
 
-@attrs.frozen(kw_only=True)
-class Fault:
+@attrs.frozen(kw_only=True, repr=False)
+class Fault(Payload):
     """The classification of the evidence.
 
     Args:
@@ -33,8 +34,8 @@ class Fault:
 
 
 @decision("incident.opened")
-@attrs.frozen(kw_only=True)
-class IncidentOpened:
+@attrs.frozen(kw_only=True, repr=False)
+class IncidentOpened(Payload):
     """A fault, a request or an opportunity calls for a decision.
 
     Args:
@@ -49,8 +50,8 @@ class IncidentOpened:
 
 
 @decision("incident.rediagnosed")
-@attrs.frozen(kw_only=True)
-class IncidentRediagnosed:
+@attrs.frozen(kw_only=True, repr=False)
+class IncidentRediagnosed(Payload):
     """Further evidence changed the classification.
 
     Args:
@@ -65,8 +66,8 @@ class IncidentRediagnosed:
 
 
 @decision("incident.escalated")
-@attrs.frozen(kw_only=True)
-class IncidentEscalated:
+@attrs.frozen(kw_only=True, repr=False)
+class IncidentEscalated(Payload):
     """The plan failed: the next policies of the chain are asked.
 
     Args:
@@ -79,8 +80,8 @@ class IncidentEscalated:
 
 
 @decision("incident.continued")
-@attrs.frozen(kw_only=True)
-class IncidentContinued:
+@attrs.frozen(kw_only=True, repr=False)
+class IncidentContinued(Payload):
     """The plan succeeded but does not resolve the incident: the next policies of the chain are asked.
 
     Args:
@@ -93,8 +94,8 @@ class IncidentContinued:
 
 
 @decision("departure.deferred")
-@attrs.frozen(kw_only=True)
-class DepartureDeferred:
+@attrs.frozen(kw_only=True, repr=False)
+class DepartureDeferred(Payload):
     """Nodes leave only when their replacements are ready; training continues meanwhile.
 
     Args:
@@ -109,8 +110,8 @@ class DepartureDeferred:
 
 
 @decision("departure.begun")
-@attrs.frozen(kw_only=True)
-class DepartureBegun:
+@attrs.frozen(kw_only=True, repr=False)
+class DepartureBegun(Payload):
     """A deferred departure begins: the workers are stopped, and the next round is without the leaving nodes.
 
     Args:
@@ -124,8 +125,8 @@ class DepartureBegun:
 
 
 @decision("incident.resolved")
-@attrs.frozen(kw_only=True)
-class IncidentResolved:
+@attrs.frozen(kw_only=True, repr=False)
+class IncidentResolved(Payload):
     """The plan succeeded: training continues, or the job ended as the policy decided.
 
     Args:
@@ -142,8 +143,8 @@ class IncidentResolved:
 
 
 @decision("incident.exhausted")
-@attrs.frozen(kw_only=True)
-class IncidentExhausted:
+@attrs.frozen(kw_only=True, repr=False)
+class IncidentExhausted(Payload):
     """No policy took the incident or succeeded: a fault fails the job; a request or opportunity is dropped.
 
     Args:

@@ -3,6 +3,7 @@
 import attrs
 
 from ftcore.batch import BatchRule
+from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
 from ftcore.timing import Timing
 
@@ -10,8 +11,8 @@ OWN_FIELDS = ("argv", "module", "no_python", "role")
 """Fields of a spec in which the nodes of a job with ``own_commands`` may differ."""
 
 
-@attrs.frozen(kw_only=True)
-class BatchSpec:
+@attrs.frozen(kw_only=True, repr=False)
+class BatchSpec(Payload):
     """The global batch that the user wants.
 
     Args:
@@ -32,8 +33,8 @@ class BatchSpec:
         return f"{self.size}{micro} ({self.rule}{slots})"
 
 
-@attrs.frozen(kw_only=True)
-class JobSpec:
+@attrs.frozen(kw_only=True, repr=False)
+class JobSpec(Payload):
     """The user's request, as far as decisions depend on it.
 
     A node joins a running job if the job's spec ``admits`` the node's: if they are equal, apart from the fields in
@@ -81,8 +82,8 @@ class JobSpec:
 
 
 @fact("job.submitted")
-@attrs.frozen(kw_only=True)
-class JobSubmitted:
+@attrs.frozen(kw_only=True, repr=False)
+class JobSubmitted(Payload):
     """A run of the job was submitted: after the log's first ``master.elected``, or after the previous run has ended.
 
     Args:
@@ -107,8 +108,8 @@ class JobSubmitted:
 
 
 @fact("job.progressed", ignorable=True)
-@attrs.frozen(kw_only=True)
-class JobProgressed:
+@attrs.frozen(kw_only=True, repr=False)
+class JobProgressed(Payload):
     """A sample of the training's progress, every ``progress_sample_s``.
 
     Args:
@@ -123,8 +124,8 @@ class JobProgressed:
 
 
 @decision("job.finished")
-@attrs.frozen(kw_only=True)
-class JobFinished:
+@attrs.frozen(kw_only=True, repr=False)
+class JobFinished(Payload):
     """The run ended.
 
     Args:
@@ -139,8 +140,8 @@ class JobFinished:
 
 
 @fact("job.parked")
-@attrs.frozen(kw_only=True)
-class JobParked:
+@attrs.frozen(kw_only=True, repr=False)
+class JobParked(Payload):
     """The job is stuck because a fact could not be folded, or its decisions exceed the size of one append. The workers
     keep running; an operator is needed.
 
@@ -156,8 +157,8 @@ class JobParked:
 
 
 @fact("log.contradicted")
-@attrs.frozen(kw_only=True)
-class LogContradicted:
+@attrs.frozen(kw_only=True, repr=False)
+class LogContradicted(Payload):
     """A node has seen events that this log does not contain: the log was deleted, or restored from an older copy. The
     job is stuck, because workers of a world that this log does not know may run; an operator is needed.
 
@@ -177,8 +178,8 @@ class LogContradicted:
 
 
 @fact("log.salvaged")
-@attrs.frozen(kw_only=True)
-class LogSalvaged:
+@attrs.frozen(kw_only=True, repr=False)
+class LogSalvaged(Payload):
     """The log was damaged, and its readable events became this log. This is the first new event; no decision follows
     from it.
 
@@ -198,8 +199,8 @@ class LogSalvaged:
 
 
 @decision("job.unparked")
-@attrs.frozen(kw_only=True)
-class JobUnparked:
+@attrs.frozen(kw_only=True, repr=False)
+class JobUnparked(Payload):
     """An operator resumed the stuck job; the fact that parked it is not folded.
 
     Args:
@@ -210,8 +211,8 @@ class JobUnparked:
 
 
 @decision("job.rolled_back")
-@attrs.frozen(kw_only=True)
-class JobRolledBack:
+@attrs.frozen(kw_only=True, repr=False)
+class JobRolledBack(Payload):
     """The training is rolled back to an older step; later checkpoints are never resumed from.
 
     Args:
@@ -226,8 +227,8 @@ class JobRolledBack:
 
 
 @decision("data.skipped")
-@attrs.frozen(kw_only=True)
-class DataSkipped:
+@attrs.frozen(kw_only=True, repr=False)
+class DataSkipped(Payload):
     """Part of the data is skipped.
 
     Args:

@@ -2,12 +2,13 @@
 
 import attrs
 
+from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
 
 @fact("master.elected")
-@attrs.frozen(kw_only=True)
-class MasterElected:
+@attrs.frozen(kw_only=True, repr=False)
+class MasterElected(Payload):
     """A master was elected; the first event of its term.
 
     Args:

@@ -3,6 +3,7 @@
 import attrs
 
 from ftcore.events.checkpoint import HeldShard
+from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
 
 LOST = "lost"
@@ -10,8 +11,8 @@ LOST = "lost"
 
 
 @fact("node.joined")
-@attrs.frozen(kw_only=True)
-class NodeJoined:
+@attrs.frozen(kw_only=True, repr=False)
+class NodeJoined(Payload):
     """An agent registered its node with the job.
 
     A new incarnation under the name of a registered one replaces it: the older one is dead or fenced.
@@ -57,8 +58,8 @@ class NodeJoined:
 
 
 @fact("node.warmed")
-@attrs.frozen(kw_only=True)
-class NodeWarmed:
+@attrs.frozen(kw_only=True, repr=False)
+class NodeWarmed(Payload):
     """A standby node can start its workers at once: its warm process has imported their modules.
 
     Args:
@@ -71,8 +72,8 @@ class NodeWarmed:
 
 
 @fact("node.left")
-@attrs.frozen(kw_only=True)
-class NodeLeft:
+@attrs.frozen(kw_only=True, repr=False)
+class NodeLeft(Payload):
     """An agent stopped its workers and left the job.
 
     Args:
@@ -89,8 +90,8 @@ class NodeLeft:
 
 
 @fact("node.gave_up")
-@attrs.frozen(kw_only=True)
-class NodeGaveUp:
+@attrs.frozen(kw_only=True, repr=False)
+class NodeGaveUp(Payload):
     """An external launcher of a node's workers starts no more workers and requests the end of the run.
 
     Args:
@@ -107,8 +108,8 @@ class NodeGaveUp:
 
 
 @fact("node.lost")
-@attrs.frozen(kw_only=True)
-class NodeLost:
+@attrs.frozen(kw_only=True, repr=False)
+class NodeLost(Payload):
     """A node's lease expired without a heartbeat, or its platform reports that the node has ended.
 
     Args:
@@ -127,8 +128,8 @@ class NodeLost:
 
 
 @decision("node.quarantined")
-@attrs.frozen(kw_only=True)
-class NodeQuarantined:
+@attrs.frozen(kw_only=True, repr=False)
+class NodeQuarantined(Payload):
     """A node, in any incarnation, is excluded from all rounds until an operator admits it.
 
     Args:
@@ -140,8 +141,8 @@ class NodeQuarantined:
     reason: str
 
 
-@attrs.frozen(kw_only=True)
-class CheckResult:
+@attrs.frozen(kw_only=True, repr=False)
+class CheckResult(Payload):
     """The result of one of a node's checks.
 
     Args:
@@ -159,8 +160,8 @@ class CheckResult:
 
 
 @fact("health.checked")
-@attrs.frozen(kw_only=True)
-class HealthChecked:
+@attrs.frozen(kw_only=True, repr=False)
+class HealthChecked(Payload):
     """A node's answer to an order to check its health.
 
     Args:
@@ -194,8 +195,8 @@ class HealthChecked:
 
 
 @fact("order.obeyed")
-@attrs.frozen(kw_only=True)
-class OrderObeyed:
+@attrs.frozen(kw_only=True, repr=False)
+class OrderObeyed(Payload):
     """A node carried out an order that leaves its processes in place.
 
     Args:
@@ -216,8 +217,8 @@ class OrderObeyed:
 
 
 @fact("order.refused")
-@attrs.frozen(kw_only=True)
-class OrderRefused:
+@attrs.frozen(kw_only=True, repr=False)
+class OrderRefused(Payload):
     """A node cannot carry out an order.
 
     Args:
@@ -236,8 +237,8 @@ class OrderRefused:
 
 
 @fact("platform.answered")
-@attrs.frozen(kw_only=True)
-class PlatformAnswered:
+@attrs.frozen(kw_only=True, repr=False)
+class PlatformAnswered(Payload):
     """The platform accepted or refused an order; launched nodes register on their own.
 
     Args:

@@ -2,12 +2,13 @@
 
 import attrs
 
+from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
 
 @fact("operator.commanded")
-@attrs.frozen(kw_only=True)
-class OperatorCommanded:
+@attrs.frozen(kw_only=True, repr=False)
+class OperatorCommanded(Payload):
     """An operator's request.
 
     Args:
@@ -32,8 +33,8 @@ NOTE_CHARS_MAX = 4000
 
 
 @fact("operator.noted", ignorable=True)
-@attrs.frozen(kw_only=True)
-class OperatorNoted:
+@attrs.frozen(kw_only=True, repr=False)
+class OperatorNoted(Payload):
     """A person's note about the job, for ``ftctl logbook``; no decision follows from it.
 
     Args:

@@ -5,11 +5,12 @@ from typing import Any
 import attrs
 
 from ftcore.commands import Command
+from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
 
 
-@attrs.frozen(kw_only=True)
-class ChainEntry:
+@attrs.frozen(kw_only=True, repr=False)
+class ChainEntry(Payload):
     """One entry of the active chain, with the value of every option.
 
     Args:
@@ -39,8 +40,8 @@ CHECKPOINTS_KEPT = 3
 """Checkpoints that are kept if the policy file does not say it."""
 
 
-@attrs.frozen(kw_only=True)
-class DeclaredCheckpoints:
+@attrs.frozen(kw_only=True, repr=False)
+class DeclaredCheckpoints(Payload):
     """The policy file's settings for checkpoints; 0: not set.
 
     Args:
@@ -62,8 +63,8 @@ class DeclaredCheckpoints:
     max_interval: float = 0.0
 
 
-@attrs.frozen(kw_only=True)
-class Declared:
+@attrs.frozen(kw_only=True, repr=False)
+class Declared(Payload):
     """The policy file's declarations about the job.
 
     Args:
@@ -100,8 +101,8 @@ def _checkpoints_as_group(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @fact("policy.loaded", version=2, upcasters={1: _checkpoints_as_group})
-@attrs.frozen(kw_only=True)
-class PolicyLoaded:
+@attrs.frozen(kw_only=True, repr=False)
+class PolicyLoaded(Payload):
     """A policy chain takes effect.
 
     Args:
@@ -121,8 +122,8 @@ class PolicyLoaded:
     rules: tuple[dict[str, Any], ...] = ()
 
 
-@attrs.frozen(kw_only=True)
-class Terms:
+@attrs.frozen(kw_only=True, repr=False)
+class Terms(Payload):
     """Details of a plan beyond its kind; the defaults are those of a plain restart.
 
     Args:
@@ -166,8 +167,8 @@ class Terms:
 
 
 @decision("policy.considered")
-@attrs.frozen(kw_only=True)
-class PolicyConsidered:
+@attrs.frozen(kw_only=True, repr=False)
+class PolicyConsidered(Payload):
     """A policy of the chain was asked.
 
     Args:
@@ -207,8 +208,8 @@ class PolicyConsidered:
 
 
 @decision("plan.applied")
-@attrs.frozen(kw_only=True)
-class PlanApplied:
+@attrs.frozen(kw_only=True, repr=False)
+class PlanApplied(Payload):
     """Every order of a plan that leaves the processes in place was answered.
 
     Args:
@@ -221,8 +222,8 @@ class PlanApplied:
 
 
 @decision("alert.raised", ignorable=True)
-@attrs.frozen(kw_only=True)
-class AlertRaised:
+@attrs.frozen(kw_only=True, repr=False)
+class AlertRaised(Payload):
     """An alert to send; no recovery waits for it.
 
     Args:
@@ -237,8 +238,8 @@ class AlertRaised:
 
 
 @fact("alert.sent", ignorable=True)
-@attrs.frozen(kw_only=True)
-class AlertSent:
+@attrs.frozen(kw_only=True, repr=False)
+class AlertSent(Payload):
     """The result of sending an alert.
 
     Args:
@@ -253,8 +254,8 @@ class AlertSent:
 
 
 @fact("ability.declared")
-@attrs.frozen(kw_only=True)
-class AbilityDeclared:
+@attrs.frozen(kw_only=True, repr=False)
+class AbilityDeclared(Payload):
     """The abilities of a part of the job, beyond starting and stopping processes.
 
     Args:
@@ -267,8 +268,8 @@ class AbilityDeclared:
 
 
 @fact("policy.answered")
-@attrs.frozen(kw_only=True)
-class PolicyAnswered:
+@attrs.frozen(kw_only=True, repr=False)
+class PolicyAnswered(Payload):
     """The answer of an external policy; it becomes a verdict like any other.
 
     Args:
@@ -293,8 +294,8 @@ class PolicyAnswered:
 
 
 @fact("policy.faulted")
-@attrs.frozen(kw_only=True)
-class PolicyFaulted:
+@attrs.frozen(kw_only=True, repr=False)
+class PolicyFaulted(Payload):
     """An external policy raised an exception, timed out or returned an invalid answer; it counts as a pass.
 
     Args:

@@ -5,12 +5,13 @@ The state of a job does not depend on them; they are for operators.
 
 import attrs
 
+from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
 
 @fact("archive.extended", ignorable=True)
-@attrs.frozen(kw_only=True)
-class ArchiveExtended:
+@attrs.frozen(kw_only=True, repr=False)
+class ArchiveExtended(Payload):
     """Events were archived and removed from the live log.
 
     Args:
@@ -25,8 +26,8 @@ class ArchiveExtended:
 
 
 @fact("archive.failed", ignorable=True)
-@attrs.frozen(kw_only=True)
-class ArchiveFailed:
+@attrs.frozen(kw_only=True, repr=False)
+class ArchiveFailed(Payload):
     """The archive is unavailable; no event is removed from the live log meanwhile.
 
     Args:
@@ -39,8 +40,8 @@ class ArchiveFailed:
 
 
 @fact("space.ran_low", ignorable=True)
-@attrs.frozen(kw_only=True)
-class SpaceRanLow:
+@attrs.frozen(kw_only=True, repr=False)
+class SpaceRanLow(Payload):
     """The log's store is full or nearly full; progress samples are not recorded until it has space again.
 
     Args:
@@ -55,8 +56,8 @@ class SpaceRanLow:
 
 
 @fact("space.recovered", ignorable=True)
-@attrs.frozen(kw_only=True)
-class SpaceRecovered:
+@attrs.frozen(kw_only=True, repr=False)
+class SpaceRecovered(Payload):
     """The log's store has space again.
 
     Args:

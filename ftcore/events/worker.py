@@ -2,14 +2,15 @@
 
 import attrs
 
+from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
 
 EVIDENCE_BYTES_MAX = 4096
 """Raw evidence in one event; the rest stays in the worker's log files on its node."""
 
 
-@attrs.frozen(kw_only=True)
-class WorkerError:
+@attrs.frozen(kw_only=True, repr=False)
+class WorkerError(Payload):
     """Contents of a worker's error file (``TORCHELASTIC_ERROR_FILE``, written by ``@record`` or by ftcore's own hook).
 
     Args:
@@ -23,8 +24,8 @@ class WorkerError:
     timestamp: int | None = None
 
 
-@attrs.frozen(kw_only=True)
-class StepTimes:
+@attrs.frozen(kw_only=True, repr=False)
+class StepTimes(Payload):
     """The last steps of a worker before a fault.
 
     Args:
@@ -43,8 +44,8 @@ class StepTimes:
 
 
 @fact("workers.started")
-@attrs.frozen(kw_only=True)
-class WorkersStarted:
+@attrs.frozen(kw_only=True, repr=False)
+class WorkersStarted(Payload):
     """All workers of a node's slice run.
 
     Args:
@@ -66,8 +67,8 @@ class WorkersStarted:
 
 
 @fact("workers.stepped")
-@attrs.frozen(kw_only=True)
-class WorkersStepped:
+@attrs.frozen(kw_only=True, repr=False)
+class WorkersStepped(Payload):
     """Every worker of the node completed its first step of the round.
 
     Args:
@@ -88,8 +89,8 @@ class WorkersStepped:
 
 
 @fact("worker.failed")
-@attrs.frozen(kw_only=True)
-class WorkerFailed:
+@attrs.frozen(kw_only=True, repr=False)
+class WorkerFailed(Payload):
     """A worker ended with a non-zero exit code, or by a signal that ftcore did not send.
 
     Args:
@@ -125,8 +126,8 @@ class WorkerFailed:
 
 
 @fact("workers.stopped")
-@attrs.frozen(kw_only=True)
-class WorkersStopped:
+@attrs.frozen(kw_only=True, repr=False)
+class WorkersStopped(Payload):
     """No worker of the round or of an earlier one runs on the node any more.
 
     Args:
@@ -149,8 +150,8 @@ class WorkersStopped:
 
 
 @fact("workers.finished")
-@attrs.frozen(kw_only=True)
-class WorkersFinished:
+@attrs.frozen(kw_only=True, repr=False)
+class WorkersFinished(Payload):
     """All workers of the node ended with exit code 0.
 
     Args:
@@ -167,8 +168,8 @@ class WorkersFinished:
 
 
 @fact("workers.unstartable")
-@attrs.frozen(kw_only=True)
-class WorkersUnstartable:
+@attrs.frozen(kw_only=True, repr=False)
+class WorkersUnstartable(Payload):
     """The agent could not start its workers; those that had started were stopped.
 
     Args:
@@ -206,8 +207,8 @@ DISRUPTIVE = (MAINTENANCE, STORAGE_AWAY)
 
 
 @fact("fault.observed")
-@attrs.frozen(kw_only=True)
-class FaultObserved:
+@attrs.frozen(kw_only=True, repr=False)
+class FaultObserved(Payload):
     """Evidence of a fault other than the end of a process.
 
     Args:
@@ -241,8 +242,8 @@ class FaultObserved:
 
 
 @fact("disruption.ended")
-@attrs.frozen(kw_only=True)
-class DisruptionEnded:
+@attrs.frozen(kw_only=True, repr=False)
+class DisruptionEnded(Payload):
     """What ``fault.observed`` reported as a disruption is over.
 
     Args:
@@ -263,8 +264,8 @@ KERNEL_RANK = -1
 
 
 @fact("log.matched", ignorable=True)
-@attrs.frozen(kw_only=True)
-class LogMatched:
+@attrs.frozen(kw_only=True, repr=False)
+class LogMatched(Payload):
     """A rule matched lines of a worker's output or of the kernel log; training may continue.
 
     Args:
@@ -288,8 +289,8 @@ class LogMatched:
     count: int = 1
 
 
-@attrs.frozen(kw_only=True)
-class RankState:
+@attrs.frozen(kw_only=True, repr=False)
+class RankState(Payload):
     """Ranks that are in the same state while no step is completed.
 
     Times are seconds. Of several ranks ``still_s``, ``held_s``, ``silent_s`` and ``ends_s`` are the smallest, so that
@@ -331,8 +332,8 @@ class RankState:
     stacks: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class Cut:
+@attrs.frozen(kw_only=True, repr=False)
+class Cut(Payload):
     """A node whose workers get no answer from another node of the world: its kernel keeps retransmitting.
 
     Args:
@@ -353,8 +354,8 @@ class Cut:
 
 
 @fact("workers.stood")
-@attrs.frozen(kw_only=True)
-class WorkersStood:
+@attrs.frozen(kw_only=True, repr=False)
+class WorkersStood(Payload):
     """No step is completed; the states of all ranks of the round, as their agents found them.
 
     Args:
@@ -369,8 +370,8 @@ class WorkersStood:
 
 
 @fact("workers.went_on")
-@attrs.frozen(kw_only=True)
-class WorkersWentOn:
+@attrs.frozen(kw_only=True, repr=False)
+class WorkersWentOn(Payload):
     """Steps are completed again without intervention.
 
     Args:
@@ -383,8 +384,8 @@ class WorkersWentOn:
 
 
 @decision("standstill.judged")
-@attrs.frozen(kw_only=True)
-class StandstillJudged:
+@attrs.frozen(kw_only=True, repr=False)
+class StandstillJudged(Payload):
     """The verdict on a standstill.
 
     Args:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from ftcore.events.checkpoint import Resume
+from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
 
 MEMBERS_PER_EVENT = 500
@@ -30,8 +31,8 @@ class Member(NamedTuple):
 
 
 @fact("store.opened")
-@attrs.frozen(kw_only=True)
-class StoreOpened:
+@attrs.frozen(kw_only=True, repr=False)
+class StoreOpened(Payload):
     """A TCPStore for the next round is open.
 
     Args:
@@ -52,8 +53,8 @@ class StoreOpened:
 
 
 @fact("store.failed")
-@attrs.frozen(kw_only=True)
-class StoreFailed:
+@attrs.frozen(kw_only=True, repr=False)
+class StoreFailed(Payload):
     """A round's TCPStore could not be opened, or has ended.
 
     Args:
@@ -72,8 +73,8 @@ class StoreFailed:
 
 
 @decision("round.planned")
-@attrs.frozen(kw_only=True)
-class RoundPlanned:
+@attrs.frozen(kw_only=True, repr=False)
+class RoundPlanned(Payload):
     """No worker of the previous round runs any more: the next round can form.
 
     Args:
@@ -96,8 +97,8 @@ def _members_as_arrays(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @decision("world.members", version=2, upcasters={1: _members_as_arrays})
-@attrs.frozen(kw_only=True)
-class WorldMembers:
+@attrs.frozen(kw_only=True, repr=False)
+class WorldMembers(Payload):
     """Members of the world that the following ``world.formed`` completes, at most ``MEMBERS_PER_EVENT`` of them.
 
     Args:
@@ -112,8 +113,8 @@ class WorldMembers:
     buddies: tuple[tuple[int, ...], ...] = ()
 
 
-@attrs.frozen(kw_only=True)
-class WorldBatch:
+@attrs.frozen(kw_only=True, repr=False)
+class WorldBatch(Payload):
     """The global batch of a world, computed from the job's ``BatchSpec``.
 
     Args:
@@ -132,8 +133,8 @@ class WorldBatch:
 
 
 @decision("world.formed")
-@attrs.frozen(kw_only=True)
-class WorldFormed:
+@attrs.frozen(kw_only=True, repr=False)
+class WorldFormed(Payload):
     """The membership of a round is fixed; the preceding ``world.members`` of the same group list it.
 
     Args:
@@ -165,8 +166,8 @@ class WorldFormed:
 
 
 @decision("round.started")
-@attrs.frozen(kw_only=True)
-class RoundStarted:
+@attrs.frozen(kw_only=True, repr=False)
+class RoundStarted(Payload):
     """Every member's workers run.
 
     Args:

@@ -7,16 +7,23 @@
 
 A long job's log is archived in several such files (``pieces``), each with its own first seq and the digest before it.
 
+An export of a long log also has an overview of its events (``replay.overview``), in a line of its own before the
+footer, which names its length. Readers that do not know it take that line for the footer:
+
+    {"ftlog_end":1,"events":207,"digest":"9a77...02","content":"e3b0...55","overview":"eyJm..."}
+    {"ftlog_end":1,"events":207,"digest":"9a77...02","overview_bytes":38211}
+
 Digests are chained as in a live log (``events.codec.chain``), so changed, missing or reordered lines are detected; the
 footer detects truncation. Files are written atomically (``outfile``); a pipe gets the lines as they are written. The
 events are those that ``read`` returns: older schema versions are upgraded.
 """
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -28,6 +35,14 @@ from ftcore.logs.outfile import FileKind, OutFile
 
 FORMAT = 1
 """The format written, and the newest that can be read."""
+
+FOOTER_BYTES_MAX = 512
+
+READ_BYTES = 1 << 20
+"""Bytes read at once."""
+
+NEAR_BYTES = 1 << 16
+"""Bytes within which an event is searched line by line."""
 
 
 class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,18 +63,52 @@ class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     note: str = ""
 
 
-class Footer(msgspec.Struct, frozen=True, kw_only=True):
+class Footer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last line.
 
     Args:
         ftlog_end: the format.
         events: number of events.
         digest: hex digest of the last event, or the header's ``previous`` if there is none.
+        overview_bytes: length of the line before it, which has an overview; 0: there is none.
     """
 
     ftlog_end: int
     events: int
     digest: str
+    overview_bytes: int = 0
+
+
+class OverviewLine(msgspec.Struct, frozen=True, kw_only=True):
+    """The line before the footer.
+
+    Args:
+        ftlog_end, events, digest: as in the footer.
+        content: hex digest of all bytes before this line: SHA-256, which most processors compute.
+        overview: the overview.
+    """
+
+    ftlog_end: int
+    events: int
+    digest: str
+    content: str
+    overview: bytes
+
+
+class ArchiveContent(NamedTuple):
+    """What an archive holds.
+
+    Args:
+        seq: its last event.
+        digest: hex digest of the log up to it, by the footer.
+        content: hex digest of all bytes of the header and the events.
+        overview: the overview in it; None if there is none, or it was made of other bytes.
+    """
+
+    seq: int
+    digest: str
+    content: str
+    overview: bytes | None
 
 
 KIND = FileKind(name="an archive", begins=b'{"ftlog":', mode=0o600)
@@ -86,6 +135,8 @@ class ArchiveWriter:
         self._out = OutFile(path, KIND)
         self._after = after
         self._digest = previous
+        self._content = hashlib.sha256()
+        self._overview: bytes | None = None
         self.events = 0
         header = ArchiveHeader(ftlog=FORMAT, job=job, first=after + 1, previous=previous.hex(), note=note)
         self._line(msgspec.json.encode(header))
@@ -94,6 +145,15 @@ class ArchiveWriter:
     def replaced(self) -> bool:
         """Whether an existing archive is overwritten."""
         return self._out.replaced
+
+    @property
+    def digest(self) -> str:
+        """Hex digest of the log up to the last event that was written."""
+        return self._digest.hex()
+
+    def attach(self, overview: bytes) -> None:
+        """Add an overview of all events."""
+        self._overview = overview
 
     def add(self, event: Event) -> None:
         """Write the next event."""
@@ -112,14 +172,24 @@ class ArchiveWriter:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
             if kind is None:
-                footer = Footer(ftlog_end=FORMAT, events=self.events, digest=self._digest.hex())
-                self._line(msgspec.json.encode(footer))
-                self._out.finish()
+                self._finish()
         finally:
             self._out.close()
 
+    def _finish(self) -> None:
+        fields: dict[str, Any] = {"ftlog_end": FORMAT, "events": self.events, "digest": self.digest}
+        if self._overview is not None:
+            content = self._content.hexdigest()
+            line = msgspec.json.encode(OverviewLine(content=content, overview=self._overview, **fields))
+            self._line(line)
+            fields["overview_bytes"] = len(line) + 1
+        self._line(msgspec.json.encode(Footer(**fields)))
+        self._out.finish()
+
     def _line(self, line: bytes) -> None:
-        self._out.write(line + b"\n")
+        line += b"\n"
+        self._content.update(line)
+        self._out.write(line)
 
 
 def read_header(path: Path) -> ArchiveHeader:
@@ -140,7 +210,7 @@ def read_footer(path: Path) -> Footer:
     """
     with _opened(path) as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 512))
+        file.seek(max(0, size - FOOTER_BYTES_MAX))
         tail = file.read()
         with contextlib.suppress(msgspec.MsgspecError):
             if tail.endswith(b"\n"):
@@ -148,6 +218,52 @@ def read_footer(path: Path) -> Footer:
         file.seek(0)
         lines = sum(1 for _ in file)
     raise LogCorrupt(f"{path}, line {lines}: the file is truncated: it ends without a footer; export it again")
+
+
+def read_content(path: Path) -> ArchiveContent | None:
+    """What an archive holds, from all its bytes but without looking at its lines; None if it is not intact.
+
+    With ``content`` known from an earlier reading that verified every line, the lines need not be verified again.
+
+    Raises:
+        StoreError: the file cannot be read.
+    """
+    try:
+        header, footer = read_header(path), read_footer(path)
+    except LogCorrupt:
+        return None
+    with _opened(path) as file:
+        end = _events_end(file, footer)
+        content = hashlib.sha256()
+        file.seek(0)
+        left = end
+        while left > 0 and (part := file.read(min(left, READ_BYTES))):
+            content.update(part)
+            left -= len(part)
+        found = _overview_line(file.read(footer.overview_bytes)) if footer.overview_bytes else None
+    seq, summed = header.first - 1 + footer.events, content.hexdigest()
+    if left:
+        return None
+    if footer.overview_bytes:
+        if found is None or (found.events, found.digest) != (footer.events, footer.digest):
+            return None
+        if found.content == summed:
+            return ArchiveContent(seq, footer.digest, summed, found.overview)
+    return ArchiveContent(seq, footer.digest, summed, None)
+
+
+def _events_end(file: BinaryIO, footer: Footer) -> int:
+    """Where the lines of events end."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - FOOTER_BYTES_MAX))
+    last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+    return max(0, size - len(last) - 1 - footer.overview_bytes)
+
+
+def _overview_line(line: bytes) -> OverviewLine | None:
+    with contextlib.suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(line, type=OverviewLine)
+    return None
 
 
 class Line(NamedTuple):
@@ -180,6 +296,59 @@ def read_lines(path: Path) -> Iterator[Line]:
                 raise LogCorrupt(f"{path}, line {number}: event {seq} does not match its digest: the line was changed")
             yield Line(seq, body, digest)
     raise LogCorrupt(f"{path}, line {number}: the file is truncated: it ends without a footer")
+
+
+class _SeqAlone(msgspec.Struct, frozen=True):
+    seq: int
+
+
+def read_range(path: Path, after: int, until: int) -> Iterator[Line]:
+    """The lines with ``after < seq <= until`` of an archive that is known to be intact, found by bisection.
+
+    Raises:
+        LogCorrupt: one of these lines was changed.
+    """
+    with _opened(path) as file:
+        header = _header(path, file)
+        digest, seq = bytes.fromhex(header.previous), header.first - 1
+        start = file.tell()
+        low = _line_before(file, start, after)
+        file.seek(low)
+        for line in file:
+            if line.startswith(b"{") or seq >= until:
+                return
+            stored, _, body = line.removesuffix(b"\n").partition(b" ")
+            if low > start:  # that line is before the wanted ones, and has the digest that they continue
+                seq, digest, low = _seq_in(line), bytes.fromhex(stored.decode()), start
+                continue
+            seq, digest = seq + 1, chain(digest, body)
+            if stored != digest.hex().encode():
+                raise LogCorrupt(f"{path}: event {seq} does not match its digest: the line was changed")
+            if after < seq <= until:
+                yield Line(seq, body, digest)
+
+
+def _line_before(file: BinaryIO, start: int, after: int) -> int:
+    """Where a line begins that is at most ``NEAR_BYTES`` before that of event ``after + 1``."""
+    low, high = start, file.seek(0, os.SEEK_END)
+    while high - low > NEAR_BYTES:
+        middle = (low + high) // 2
+        file.seek(middle)
+        file.readline()
+        at = file.tell()
+        line = file.readline()
+        if at >= high or not line or line.startswith(b"{") or _seq_in(line) > after:
+            high = middle
+        else:
+            low = at
+    return low
+
+
+def _seq_in(line: bytes) -> int:
+    try:
+        return msgspec.json.decode(line.partition(b" ")[2], type=_SeqAlone).seq
+    except msgspec.MsgspecError as error:
+        raise LogCorrupt(f"not an event: {error}: {line[:120]!r}") from error
 
 
 def read_events(path: Path, after: int = 0) -> Iterator[Event]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
+import msgspec
 
 from ftcore.events.action import ActionOrdered
 from ftcore.events.checkpoint import StateLoaded
@@ -59,6 +60,64 @@ def depth_first(nodes: Sequence[CauseNode]) -> list[tuple[CauseNode, int]]:
         order.append((node, depth))
         pending += [(child, depth + 1) for child in reversed(children.get(node.event.seq, ()))]
     return order
+
+
+@attrs.define(kw_only=True)
+class IncidentRange:
+    """The events of a log that the tree of one incident is made of.
+
+    Args:
+        id: the incident.
+        first: seq of the first of them.
+        last: seq of the last; None: the incident is not over.
+    """
+
+    id: str
+    first: int
+    last: int | None = None
+
+
+class SavedRanges(msgspec.Struct, frozen=True):
+    """An ``IncidentRanges``: the ranges in order, and the seqs of the newest facts."""
+
+    ranges: list[IncidentRange]
+    recent: list[int]
+
+
+class IncidentRanges:
+    """A reader that notes for each incident which events ``CausalTree`` needs: fed with these alone, the tree is the
+    same as if it was fed with the whole log."""
+
+    def __init__(self) -> None:
+        self._ranges: list[IncidentRange] = []
+        self._recent: deque[int] = deque(maxlen=RECENT_MAX)
+
+    def feed(self, event: Event) -> None:
+        """See ``Reader.feed``."""
+        if event.kind is Kind.FACT:
+            self._recent.append(event.seq)
+        elif type(event.data) is IncidentOpened and event.incident is not None:
+            self._ranges.append(IncidentRange(id=event.incident, first=self._recent[0] if self._recent else event.seq))
+        elif isinstance(event.data, IncidentResolved | IncidentExhausted):
+            for entry in self._ranges:
+                if entry.id == event.incident and entry.last is None:
+                    entry.last = event.seq
+
+    def of(self, incident: str) -> IncidentRange | None:
+        """The range of an incident; None: it was not opened."""
+        return next((entry for entry in reversed(self._ranges) if entry.id == incident), None)
+
+    def saved(self) -> SavedRanges:
+        """The ranges as a record, to continue from."""
+        return SavedRanges(self._ranges, list(self._recent))
+
+    @classmethod
+    def restored(cls, saved: SavedRanges) -> "IncidentRanges":
+        """The ranges of a record."""
+        ranges = cls()
+        ranges._ranges = saved.ranges
+        ranges._recent.extend(saved.recent)
+        return ranges
 
 
 class CausalTree:

@@ -8,6 +8,7 @@ two bounds that one exchange of NTP gives (RFC 5905, section 8), taken over all 
 import math
 
 import attrs
+import msgspec
 
 from ftcore.commands import StartWorkers
 from ftcore.events.action import ActionDone, ActionOrdered
@@ -35,13 +36,23 @@ class NodeClock:
     ahead_max_s: float | None
 
 
+class SavedClocks(msgspec.Struct, frozen=True, kw_only=True):
+    """A ``ClockBounds``, field by field."""
+
+    found: dict[str, NodeClock]
+    low: dict[str, int]
+    high: dict[str, int]
+    ordered: dict[str, int]
+    starts: dict[int, int]
+
+
 class ClockBounds:
     """A reader that compares clocks; each term of a master is compared by itself, since each has its own clock."""
 
     def __init__(self) -> None:
         self._found: dict[str, NodeClock] = {}
-        self._low: dict[str, float] = {}
-        self._high: dict[str, float] = {}
+        self._low: dict[str, int] = {}
+        self._high: dict[str, int] = {}
         self._ordered: dict[str, int] = {}
         self._starts: dict[int, int] = {}
 
@@ -64,7 +75,22 @@ class ClockBounds:
             effect = getattr(data, "effect", "")
             ordered = self._starts.get(data.round) if kind is WorkersStarted else self._ordered.get(effect)
             if ordered is not None:
-                self._high[event.source] = min(self._high.get(event.source, math.inf), event.at.wall - ordered)
+                behind = event.at.wall - ordered
+                self._high[event.source] = min(self._high.get(event.source, behind), behind)
+
+    def saved(self) -> SavedClocks:
+        """The bounds as a record, to continue from."""
+        return SavedClocks(
+            found=self._found, low=self._low, high=self._high, ordered=self._ordered, starts=self._starts
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedClocks) -> "ClockBounds":
+        """The bounds of a record."""
+        bounds = cls()
+        bounds._found, bounds._low, bounds._high = saved.found, saved.low, saved.high
+        bounds._ordered, bounds._starts = saved.ordered, saved.starts
+        return bounds
 
     def clocks(self) -> list[NodeClock]:
         """The clocks that disagree noticeably, by name; as of the newest term in which they did."""

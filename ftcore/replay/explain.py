@@ -27,15 +27,14 @@ fact of the same boot with the least delay; that delay is not corrected.
 """
 
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
-import attrs
+import msgspec
 from msgspec import structs
 
 from ftcore.events.envelope import Event
 from ftcore.events.incident import (
     DepartureBegun,
-    Fault,
     IncidentContinued,
     IncidentEscalated,
     IncidentExhausted,
@@ -48,16 +47,18 @@ from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyCons
 from ftcore.events.registry import Kind
 from ftcore.events.worker import WorkerFailed, WorkersFinished, WorkersStopped
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
-from ftcore.faults.failure import Failure, failure_of, in_order
-from ftcore.faults.taxonomy import FaultClass
+from ftcore.faults.failure import Failure, failure_of
 from ftcore.ids import SECOND
 from ftcore.policies.chain import skipped_for_lack
-from ftcore.replay.phases import Phases, between, detect_s
+from ftcore.replay.incident_events import Asked, FaultOrigin, Incident, IncidentEvents, incident_of
 from ftcore.replay.reading import fold_recorded
+from ftcore.replay.saved_incidents import IncidentRestorer, IncidentSaver, SavedIncidents
 from ftcore.replay.timeline import STEPS_MAX, Step
 from ftcore.states.evidence import REPORTS_MAX
 from ftcore.states.model import JobState
-from ftcore.wording import sentence, timestamp_fields
+from ftcore.wording import sentence
+
+__all__ = ["Asked", "Explainer", "FaultOrigin", "Incident", "SavedExplainer", "restore_explainer", "save_explainer"]
 
 SKEW: Final = SECOND
 """Wall clocks that differ by more nanoseconds are not compared."""
@@ -69,146 +70,19 @@ CLOCKED_MAX: Final = 64
 """Facts of a boot that are kept to estimate its clock offset."""
 
 
-@attrs.frozen(kw_only=True)
-class FaultOrigin:
-    """Where an incident began.
+class SavedExplainer(msgspec.Struct, frozen=True, kw_only=True):
+    """An ``Explainer``; incidents, events and failures by their places in ``incidents``."""
 
-    Args:
-        node: the node; None for a request.
-        rank: the global rank; None if it was not a single rank.
-    """
-
-    node: str | None
-    rank: int | None
-
-
-@attrs.frozen(kw_only=True)
-class Asked:
-    """A policy's answer.
-
-    Args:
-        name: the policy.
-        verdict: ``take`` or ``pass``. A policy that lacks an ability passes in every incident, but the log has an
-            event for it only in the first one.
-        reason: why.
-    """
-
-    name: str
-    verdict: str
-    reason: str
-
-
-@attrs.frozen(kw_only=True)
-class Incident:
-    """One incident; the JSON of ``ftctl incidents`` and ``ftctl explain`` (``class`` instead of ``cls``).
-
-    Args:
-        id: its id in the job.
-        kind: ``fault``, ``warning`` (training survives it by itself), ``request`` (of an operator) or ``opportunity``.
-        cls: class of the taxonomy, by the last diagnosis.
-        detail: the subclass.
-        summary: one line.
-        nodes, ranks: nodes and ranks involved, the root first.
-        root: where it began.
-        opened: nanoseconds since the epoch, the master's clock.
-        closed: likewise; None while it is open.
-        run: the job's run.
-        revisions: diagnoses that made the chain start again.
-        resolved_by: the policy that resolved it; None if none did (yet).
-        outcome: that of ``incident.resolved``, or ``exhausted``; None while it is open.
-        policies: every answer, in order.
-        phases: durations in seconds.
-        steps_lost: completed steps that had to be computed again; None if not known.
-        in_place: a plan was carried out without stopping the workers.
-        job_ended: outcome of the job, if it ended with the incident; else None.
-        paused_s: of a pause: seconds from its end to the end of the pause; None while it lasts.
-        state: state of the incident machine.
-        failures: failed workers and nodes, the first failure first.
-        ended_early: of class ``collateral``: ranks that ended with code 0 before others failed, which may be the cause.
-        further: workers that failed after so many others that the diagnosis did without their reports.
-        timeline: actions beyond a plain restart, and their results, in order.
-        first_seq, last_seq: of the events that belong to it.
-    """
-
-    id: str
-    kind: str
-    cls: str
-    detail: str
-    summary: str
-    nodes: tuple[str, ...]
-    ranks: tuple[int, ...]
-    root: FaultOrigin
-    opened: int
-    closed: int | None
-    run: int
-    revisions: int
-    resolved_by: str | None
-    outcome: str | None
-    policies: tuple[Asked, ...]
-    phases: Phases
-    steps_lost: int | None
-    in_place: bool
-    job_ended: str | None
-    paused_s: float | None
-    state: str
-    failures: tuple[Failure, ...]
-    ended_early: tuple[FaultOrigin, ...]
-    further: tuple[FaultOrigin, ...]
-    timeline: tuple[Step, ...]
-    first_seq: int
-    last_seq: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; times as ``wording.timestamp_fields`` writes them."""
-        fields = attrs.asdict(self)
-        fields["failures"] = [_with_timestamps(failure, "raised", "time") for failure in fields["failures"]]
-        return {
-            ("class" if key == "cls" else key): value
-            for key, value in _with_timestamps(fields, "opened", "closed").items()
-        }
-
-
-def _with_timestamps(fields: dict[str, Any], *names: str) -> dict[str, Any]:
-    converted: dict[str, Any] = {}
-    for key, value in fields.items():
-        converted |= timestamp_fields(key, value) if key in names else {key: value}
-    return converted
-
-
-@attrs.define(kw_only=True)
-class _OpenIncident:
-    """The events of an incident that is being read."""
-
-    id: str
-    run: int
-    first: int
-    opening: Event
-    fault: Fault
-    kind: str
-    revision: int = 1
-    asked: list[Asked] = attrs.field(factory=list)
-    left_out: set[str] = attrs.field(factory=set)
-    failed: dict[tuple[int, str], tuple[Event, Failure]]
-    finished: dict[FaultOrigin, None]
-    further: list[FaultOrigin]
-    took: Event | None = None
-    steps: list[Step] = attrs.field(factory=list)
-    departed: Event | None = None
-    applied: Event | None = None
-    planned: Event | None = None
-    formed: Event | None = None
-    started: Event | None = None
-    closing: Event | None = None
-    end: IncidentResolved | IncidentExhausted | None = None
-    unpaused: Event | None = None
-    job_ended: str | None = None
-    state: str = ""
-    last: int = 0
-
-    def begin_plan(self, took: Event | None) -> None:
-        """Note the fact of a ``take``, or None when the plan is over and the chain goes on."""
-        self.took, self.departed, self.applied = took, None, None
-        self.planned, self.formed, self.started = None, None, None
+    state: JobState
+    incidents: SavedIncidents
+    open: int | None
+    pause: int | None
+    fact: int | None
+    failed: int
+    finished: list[FaultOrigin]
+    further: int
+    alerts: dict[int, int]
+    clocks: dict[str, list[int]]
 
 
 class Explainer:
@@ -221,14 +95,14 @@ class Explainer:
     def __init__(self, keep: int | None = None) -> None:
         self._state = JobState()
         self._keep = keep
-        self._cases: list[_OpenIncident] = []
-        self._open: _OpenIncident | None = None
-        self._pause: _OpenIncident | None = None
+        self._cases: list[IncidentEvents] = []
+        self._open: IncidentEvents | None = None
+        self._pause: IncidentEvents | None = None
         self._fact: Event | None = None
         self._failed: dict[tuple[int, str], tuple[Event, Failure]] = {}
         self._finished: dict[FaultOrigin, None] = {}
         self._further: list[FaultOrigin] = []
-        self._alerts: dict[int, _OpenIncident] = {}
+        self._alerts: dict[int, IncidentEvents] = {}
         self._clocks: dict[str, deque[int]] = {}
 
     def feed(self, event: Event) -> None:
@@ -310,11 +184,11 @@ class Explainer:
 
     def incidents(self) -> list[Incident]:
         """Every incident that was opened, oldest first."""
-        return [_incident_of(case) for case in self._cases]
+        return [incident_of(case) for case in self._cases]
 
     def newest(self) -> Incident | None:
         """The incident that was opened last; None: none was opened."""
-        return _incident_of(self._cases[-1]) if self._cases else None
+        return incident_of(self._cases[-1]) if self._cases else None
 
     @property
     def state(self) -> JobState:
@@ -357,7 +231,7 @@ class Explainer:
             if isinstance(data, IncidentResolved) and data.outcome == "paused":
                 self._pause = case
 
-    def _note_skipped(self, case: _OpenIncident, before: str) -> None:
+    def _note_skipped(self, case: IncidentEvents, before: str) -> None:
         """Note the policies above ``before`` in the chain that were skipped without an event."""
         state = self._state
         if state.incident is None:
@@ -373,7 +247,7 @@ class Explainer:
         assert event.incident is not None
         keys = [(report.seq, report.node) for report in self._state.evidence.reports]
         self._failed = {key: self._failed[key] for key in keys}
-        case = _OpenIncident(
+        case = IncidentEvents(
             id=event.incident,
             run=self._state.run,
             first=fact.seq,
@@ -390,56 +264,41 @@ class Explainer:
         self._open = case
 
 
-def _incident_of(case: _OpenIncident) -> Incident:
-    fault, end = case.fault, case.end
-    root = next((failed for (seq, _), failed in case.failed.items() if seq == fault.root), None)
-    return Incident(
-        id=case.id,
-        kind=case.kind,
-        cls=fault.cls,
-        detail=fault.detail,
-        summary=fault.summary,
-        nodes=fault.nodes,
-        ranks=fault.ranks,
-        root=FaultOrigin(node=root[1].node, rank=root[1].rank)
-        if root is not None
-        else FaultOrigin(node=None, rank=None),
-        opened=case.opening.time,
-        closed=case.closing.time if case.closing is not None else None,
-        run=case.run,
-        revisions=case.revision,
-        resolved_by=end.policy if isinstance(end, IncidentResolved) else None,
-        outcome=end.outcome if isinstance(end, IncidentResolved) else "exhausted" if end is not None else None,
-        policies=tuple(case.asked),
-        phases=_phases(case, root[0] if root is not None else None),
-        steps_lost=end.steps_lost if isinstance(end, IncidentResolved) else None,
-        in_place=case.applied is not None,
-        job_ended=case.job_ended,
-        paused_s=between(case.closing, case.unpaused),
-        state=case.state,
-        failures=in_order(case.failed.values(), fault.root),
-        further=tuple(case.further),
-        ended_early=tuple(case.finished) if fault.cls == FaultClass.COLLATERAL else (),
-        timeline=tuple(case.steps),
-        first_seq=case.first,
-        last_seq=case.last,
+def save_explainer(explainer: Explainer) -> SavedExplainer:
+    """An explainer as a record, to continue from; only one that keeps all incidents can be saved."""
+    saver = IncidentSaver()
+    for case in explainer._cases:
+        saver.case(case)
+    places = {id(case): place for place, case in enumerate(explainer._cases)}
+    fact, failed, further = explainer._fact, saver.failed(explainer._failed), saver.further(explainer._further)
+    return SavedExplainer(
+        state=explainer._state,
+        open=None if explainer._open is None else places[id(explainer._open)],
+        pause=None if explainer._pause is None else places[id(explainer._pause)],
+        fact=None if fact is None else saver.event(fact),
+        failed=failed,
+        finished=list(explainer._finished),
+        further=further,
+        alerts={seq: places[id(case)] for seq, case in explainer._alerts.items()},
+        clocks={boot: list(ahead) for boot, ahead in explainer._clocks.items()},
+        incidents=saver.saved(),
     )
 
 
-def _phases(case: _OpenIncident, root: Event | None) -> Phases:
-    detect = detect_s(root, case.opening)
-    ended = isinstance(case.end, IncidentResolved) and case.applied is None
-    stopped = case.planned or (case.closing if ended else None)
-    stepped = isinstance(case.end, IncidentResolved) and case.end.outcome in ("stepped", "finished")
-    total = between(case.opening, case.closing)
-    in_place = case.applied is not None
-    return Phases(
-        detect=detect,
-        decide=between(case.opening, case.took),
-        wait=between(case.took, case.departed),
-        stop=None if in_place else between(case.departed or case.took, stopped),
-        rendezvous=between(case.planned, case.formed),
-        start=between(case.took, case.applied) if in_place else between(case.formed, case.started),
-        first_step=between(case.applied or case.started, case.closing) if stepped else None,
-        total=None if total is None else round(total + (detect or 0.0), 9),
-    )
+def restore_explainer(saved: SavedExplainer) -> Explainer:
+    """The explainer of a record.
+
+    Raises:
+        LogCorrupt, IndexError: the record contradicts itself.
+    """
+    found, explainer = IncidentRestorer(saved.incidents), Explainer()
+    explainer._state = saved.state
+    explainer._cases = found.cases
+    explainer._open = None if saved.open is None else found.cases[saved.open]
+    explainer._pause = None if saved.pause is None else found.cases[saved.pause]
+    explainer._fact = None if saved.fact is None else found.events[saved.fact]
+    explainer._failed, explainer._further = found.failed[saved.failed], found.further[saved.further]
+    explainer._finished = dict.fromkeys(saved.finished)
+    explainer._alerts = {seq: found.cases[place] for seq, place in saved.alerts.items()}
+    explainer._clocks = {boot: deque(ahead, maxlen=CLOCKED_MAX) for boot, ahead in saved.clocks.items()}
+    return explainer

@@ -8,6 +8,7 @@ turns out to have been the first seconds of a fault, a plan that failed, the tim
 from typing import Any, Final
 
 import attrs
+import msgspec
 
 from ftcore.events.checkpoint import CheckpointCommitted, StateLoaded
 from ftcore.events.envelope import Event
@@ -27,9 +28,9 @@ from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.ids import SECOND
 from ftcore.policies.base import PlanKind
 from ftcore.replay.accounts import GoodputReport, account
-from ftcore.replay.explain import Explainer
-from ftcore.replay.presence import Presence
-from ftcore.replay.spans import PRODUCTIVE, USES, SpanRow
+from ftcore.replay.explain import Explainer, SavedExplainer, restore_explainer, save_explainer
+from ftcore.replay.presence import Presence, SavedPresence
+from ftcore.replay.spans import PRODUCTIVE, USES, Span, SpanRow
 from ftcore.states.job import JobPhase
 from ftcore.states.model import JobState
 
@@ -45,18 +46,18 @@ _LASTING: Final = ("running", "recovering", "stuck")
 _NO_TAKER: Final = ("deferred", "resolved", "exhausted")
 
 
-class _Response:
+@attrs.define(kw_only=True)
+class OpenResponse:
     """The incident that is open, and what its response does now."""
 
-    def __init__(self, event: Event, kind: str) -> None:
-        self.id = event.incident
-        self.kind = kind
-        self.opened = event.time
-        self.use = "decide"
+    id: str | None
+    kind: str
+    opened: int
+    use: str = "decide"
 
 
 @attrs.define
-class _CutOff:
+class CutOff:
     """The end of the training that a fault cut off, since the last step that was known of then.
 
     Args:
@@ -77,6 +78,36 @@ class _CutOff:
         row.change(self.begin, self.begin + part, ("recompute",), PRODUCTIVE, None)
 
 
+class SavedLedger(msgspec.Struct, frozen=True, kw_only=True):
+    """A ``GoodputLedger``, field by field."""
+
+    explainer: SavedExplainer
+    spans: list[Span]
+    presence: SavedPresence
+    first: int | None
+    now: int
+    use: str
+    due: str | None
+    open: OpenResponse | None
+    repeats: str | None
+    pause: str | None
+    since: int
+    at: int | None
+    best: int | None
+    blocked: int
+    reports: bool
+    started: int
+    loads: list[tuple[int, int]]
+    cut: CutOff | None
+
+
+_SAVED: Final = (
+    *("first", "now", "use", "due", "open", "repeats", "pause", "since", "at", "best"),
+    *("blocked", "reports", "started", "loads", "cut"),
+)
+"""Fields of ``SavedLedger`` that need no conversion."""
+
+
 class GoodputLedger:
     """A reader that books the time between events.
 
@@ -95,7 +126,7 @@ class GoodputLedger:
         self._now = 0
         self._use = "idle"
         self._due: str | None = None
-        self._open: _Response | None = None
+        self._open: OpenResponse | None = None
         self._repeats: str | None = None
         self._pause: str | None = None
         self._since = 0
@@ -105,7 +136,7 @@ class GoodputLedger:
         self._reports = False
         self._started = 0
         self._loads: list[tuple[int, int]] = []
-        self._cut: _CutOff | None = None
+        self._cut: CutOff | None = None
 
     @property
     def state(self) -> JobState:
@@ -220,10 +251,10 @@ class GoodputLedger:
             self._open = None
 
     def _opened(self, event: Event, data: IncidentOpened) -> None:
-        self._open = _Response(event, data.kind)
+        self._open = OpenResponse(id=event.incident, kind=data.kind, opened=event.time)
         self._detected(event.time, self._open)
 
-    def _detected(self, now: int, case: _Response) -> None:
+    def _detected(self, now: int, case: OpenResponse) -> None:
         """Book the time from the fault until it was noticed, and the step that the fault cut off."""
         incident = self.explainer.newest()
         if case.kind != "fault" or incident is None:
@@ -233,7 +264,7 @@ class GoodputLedger:
         if self._use == TRAINING:
             self._settle(hit, case.id)
 
-    def _plan_failed(self, case: _Response) -> None:
+    def _plan_failed(self, case: OpenResponse) -> None:
         self._row.change(case.opened, self._now, RESPONSE, "decide", case.id)
 
     def _loaded(self, event: Event, data: StateLoaded) -> None:
@@ -355,11 +386,11 @@ class GoodputLedger:
         if self._row.length(self._since, TRAINING):
             if fault is not None and state.training.reports_steps and self._at is not None:
                 self._row.change(self._since, hit, (TRAINING,), "recompute", fault)
-                self._cut = _CutOff(self._since, hit, self._at, self._at)
+                self._cut = CutOff(self._since, hit, self._at, self._at)
             else:
                 self._divide(0.0)
 
-    def _late_steps(self, cut: _CutOff, state: JobState, *, over: bool) -> None:
+    def _late_steps(self, cut: CutOff, state: JobState, *, over: bool) -> None:
         """Steps reported after a fault that were completed before it, for example by nodes that then save them."""
         if state.training.step_absolute and state.training.step is not None:
             cut.done = max(cut.done, state.training.step)
@@ -378,3 +409,24 @@ class GoodputLedger:
     def _note_best(self, state: JobState) -> None:
         if state.training.step is not None and state.training.step_absolute:
             self._best = max(self._best or 0, state.training.step)
+
+
+def save_ledger(ledger: GoodputLedger) -> SavedLedger:
+    """A ledger as a record, to continue from; only one that keeps all incidents can be saved."""
+    return SavedLedger(
+        explainer=save_explainer(ledger.explainer),
+        spans=ledger._row.spans,
+        presence=ledger._presence.saved(),
+        **{name: getattr(ledger, f"_{name}") for name in _SAVED},
+    )
+
+
+def restore_ledger(saved: SavedLedger) -> GoodputLedger:
+    """The ledger of a record; raises as ``restore_explainer`` does."""
+    ledger = GoodputLedger()
+    ledger.explainer = restore_explainer(saved.explainer)
+    ledger._row.spans = saved.spans
+    ledger._presence = Presence.restored(saved.presence)
+    for name in _SAVED:
+        setattr(ledger, f"_{name}", getattr(saved, name))
+    return ledger

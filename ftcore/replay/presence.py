@@ -1,6 +1,7 @@
 """When each node was there, and when it was in the world that trained."""
 
 import attrs
+import msgspec
 
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobFinished
@@ -26,6 +27,13 @@ class Stay:
     begin: int
     end: int
     member: bool
+
+
+class SavedPresence(msgspec.Struct, frozen=True):
+    """A ``Presence``: the stays that are over, and those that last."""
+
+    done: list[Stay]
+    open: list[Stay]
 
 
 class Presence:
@@ -59,6 +67,17 @@ class Presence:
         elif type(data) is JobFinished:
             for node in list(self._open):
                 self._close(node, event.time)
+
+    def saved(self) -> SavedPresence:
+        """The stays as a record, to continue from."""
+        return SavedPresence(self._done, list(self._open.values()))
+
+    @classmethod
+    def restored(cls, saved: SavedPresence) -> "Presence":
+        """The stays of a record."""
+        presence = cls()
+        presence._done, presence._open = saved.done, {stay.node: stay for stay in saved.open}
+        return presence
 
     def stays(self, now: int) -> list[Stay]:
         """All stays, those that last until ``now`` in nanoseconds."""

@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).parents[3] / "ftcore"
 FUNCTION_LINES_MAX = 59
 MODULE_LINES_MAX = 499
 
-LAZY = {"__init__.py", "replay/__init__.py"}
+LAZY = {"__init__.py", "ports/__init__.py", "replay/__init__.py"}
 """``import ftcore`` and the start of ``ftctl`` are cheap: names are imported on first use, by ``__getattr__``."""
 
 

@@ -22,6 +22,7 @@ PARSING = {
     "ftcore.cli.ctl_futures",
     "ftcore.cli.ctl_import_parser",
     "ftcore.cli.ctl_installed",
+    "ftcore.cli.ctl_one_command",
     "ftcore.cli.ctl_parser",
     "ftcore.cli.ctl_policy_parser",
     "ftcore.cli.ctl_replay_parser",
@@ -105,7 +106,7 @@ def test_completion_imports_its_library_alone() -> None:
     """The script for the shell."""
     modules = imported("completion", "bash")
     assert own(modules) - {"ftcore.cli.ftctl", "ftcore.cli.ctl_completion"} <= PARSING
-    assert modules & OUTSIDE == {"argcomplete", "asyncio"}
+    assert modules & OUTSIDE == {"argcomplete"}
 
 
 @pytest.mark.parametrize(
@@ -113,9 +114,10 @@ def test_completion_imports_its_library_alone() -> None:
 )
 def test_events_imports_no_state(store: str, argv: tuple[str, ...]) -> None:
     """Events are shown as they are in the log: nothing is folded, classified or decided. The newest revision of the
-    decision rules is known."""
+    decision rules is known. A file is read without asyncio."""
     modules = imported("--store", store, *argv)
-    assert modules & OUTSIDE == {"asyncio", "attr", "msgspec"}
+    assert modules & OUTSIDE == {"attr", "msgspec"}
+    assert {name for name in own(modules) if name.startswith("ftcore.ports")} == {"ftcore.ports", "ftcore.ports.log"}
     states = {name for name in modules if name.startswith("ftcore.states")}
     assert states == {"ftcore.states", "ftcore.states.revisions"}
     assert [name for name in modules if name.startswith((*DECIDING, "ftcore.runtime"))] == []
