@@ -93,6 +93,7 @@ class TrainingStep:
 
         Raises:
             AttributeError: nothing is registered as ``data``.
+            EOFError: it has no batch, also from its beginning.
         """
         if self._batch is None:
             self._batch = self._job.next_batch(self.number - 1)
@@ -147,6 +148,8 @@ class TrainingJob:
             TypeError: an object is of another kind.
         """
         self._data = objects.get("data", self._data)
+        if "data" in objects:
+            self.connect(self._data)
         if not self._path or not objects:
             return
         from ftcore.worker.state.collect import StateCollection
@@ -172,6 +175,24 @@ class TrainingJob:
         resume = _resume("")
         if resume is None or resume.source != "memory":  # else `load` reads memory that new slots may replace
             self._stager.prepare()
+
+    def connect(self, stream: Any) -> Any:
+        """Let a ``ShardStream`` of ``ftcore.data`` take its shards from the master; ``register`` does it for ``data``.
+
+        For a script that saves its own checkpoints: it saves the stream's ``state_dict`` with them.
+
+        Args:
+            stream: the stream; anything else is left alone, and so is a stream outside ``ftrun``.
+
+        Returns:
+            The stream.
+        """
+        attach = getattr(stream, "attach_queue", None)
+        if self._path and callable(attach):
+            from ftcore.worker._queues import QueueChannel
+
+            attach(QueueChannel(self._path, place))
+        return stream
 
     def load(self) -> int:
         """Restore the registered state from where it is nearest: memory, other ranks, storage. All ranks call it.
@@ -266,6 +287,9 @@ class TrainingJob:
 
     def _steps(self, number: int) -> Iterator[TrainingStep]:
         skips = _skips() if self._stager is not None and self._data is not None else {}
+        go_on = getattr(self._data, "continue_after", None)
+        if callable(go_on):
+            go_on(number)
         while self._until is None or number < self._until:
             if number in skips:
                 self._skip(number, skips[number])
@@ -346,10 +370,16 @@ class TrainingJob:
             return next(self._batches)
         except StopIteration:
             self._batches = iter(self._data)
-            return next(self._batches)
+            try:
+                return next(self._batches)
+            except StopIteration:
+                raise EOFError("the registered data has no batch left for this rank") from None
 
     def end_step(self, number: int, loss: float | None, grad_norm: float | None) -> None:
         """Report a completed step, save it if it is time, and reach its boundary."""
+        ended = getattr(self._data, "step_ended", None)
+        if callable(ended):
+            ended(number)  # before the save: what a saved step has used up must be known
         progress().report(number, loss, grad_norm)
         persist = number == self._until or self._must_persist(number)
         if persist or _is_due(number, self._save_every):
@@ -398,6 +428,12 @@ class TrainingJob:
 
 def _is_due(number: int, every: int) -> bool:
     return every > 0 and number % every == 0
+
+
+def place() -> tuple[int, int, int]:
+    """Return the round of this process, its rank and the number of ranks, as they are now."""
+    round_, rank, ranks = ((ROUND_ENV, "0"), ("RANK", "0"), ("WORLD_SIZE", "1"))
+    return int(os.environ.get(*round_)), int(os.environ.get(*rank)), int(os.environ.get(*ranks))
 
 
 def _local_ranks() -> int:
