@@ -226,9 +226,9 @@ class ShardStream(IterableDataset):  # type: ignore[misc]
         wrong = [f"{name} {state[name]}, now {value}" for name, value in here.items() if state[name] != value]
         if wrong:
             raise ValueError(f"the saved state is that of another queue: {', '.join(wrong)}")
-        self._begin_round()
         self._step = int(state["step"])
         if self._channel is None and "ranks" in state:
+            self._begin_round()
             if int(state["ranks"]) != self._where()[2]:
                 raise ValueError(f"outside of ftrun, a state of {state['ranks']} ranks fits no other number of ranks")
             self._done, self._offset = int(state["done"]), int(state["offset"])
