@@ -6,8 +6,9 @@ living lineage follows: the *base*, and for each segment (a round) what its read
 makes what its step contains the new base. A round that continues after an earlier step cuts there.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import attrs
@@ -305,7 +306,7 @@ def begin(queue: QueueState, round_: int, step: int) -> None:
         queue.cuts[step] = _copy(cut)
     queue.cuts = {each: known for each, known in queue.cuts.items() if each <= step}
     queue.committing = []
-    queue.todo, queue.offsets = without([(0, queue.next)], cut.done), dict(cut.offsets)
+    queue.todo, queue.offsets = without([(0, queue.next)], cut.done), dict(sorted(cut.offsets.items()))
     queue.left = _left(queue, cut.done)
     readers = {rank: _reader(node, step) for rank, node in queue.joining.items()}
     queue.segments.append(QueueSegment(round=round_, step=step, readers=readers))
@@ -417,7 +418,11 @@ def lease(queue: QueueState, given: DataLease) -> None:
     for epoch in range(-(-queue.next // shards), -(-given.after // shards)):
         queue.left[epoch] = shards
     queue.next = max(queue.next, given.after)
-    queue.todo = without(queue.todo, [(given.first, given.after)])
+    lowest = queue.todo[0] if queue.todo else (given.first, given.first)
+    if lowest[0] == given.first and given.after <= lowest[1]:  # a round of many readers returns as many ranges
+        queue.todo[:1] = [(given.after, lowest[1])] if given.after < lowest[1] else []
+    else:
+        queue.todo = without(queue.todo, [(given.first, given.after)])
     queue.offsets.pop(given.first, None)
     queue.live.readers[given.rank].leases.append((given.first, given.after, given.offset))
 
@@ -447,14 +452,15 @@ def grants(queue: QueueState, wants: Iterable[tuple[int, int]]) -> list[DataLeas
 
 def _parts(queue: QueueState, most: int) -> Iterator[LeasedRange]:
     """What can be leased, in order; a data shard that is used in part is one of its own."""
-    partial = sorted(queue.offsets)
+    partial = iter(queue.offsets)  # in order, and all of them are to do
+    place = next(partial, None)
     fresh = (queue.next, queue.end if queue.end is not None else queue.next + most)
-    for first, after in (*queue.todo, fresh):
+    for first, after in chain(queue.todo, [fresh]):
         at = first
-        for place in partial[bisect_left(partial, first) : bisect_left(partial, after)]:
+        while place is not None and place < after:
             if at < place:
                 yield at, place, 0
             yield place, place + 1, queue.offsets[place]
-            at = place + 1
+            at, place = place + 1, next(partial, None)
         if at < after:
             yield at, after, 0

@@ -90,7 +90,7 @@ class QueueRelay:
 
     def _take(self, peer: Peer, message: dict[str, Any]) -> None:
         key = _key(message)
-        self._peers[peer][key] = None
+        self._peers[peer] = {each: None for each in self._peers[peer] if each[1] == key[1]} | {key: None}
         self._add(key, message)
         if "open" in message or "want" in message:
             self._send()
