@@ -19,8 +19,11 @@ from ftcore.runtime.wire.queue_news import QueueNews
 SOON_S: Final = 0.02
 """How long a reader's request waits for those of the node's other readers, in seconds."""
 
+FIRST_S: Final = 1.0
+"""How long the first progress of a reader in a round waits, in seconds: it tells the reader's pace."""
+
 REPORT_S: Final = 10.0
-"""How long reports of progress wait, in seconds."""
+"""How long later progress waits, in seconds."""
 
 Place = tuple[str, int]
 """Queue and round."""
@@ -54,6 +57,7 @@ class NodeQueues:
         self._opened: dict[Place, dict[tuple[QueueSpec, int], list[int]]] = {}
         self._readers: dict[Place, dict[int, _WaitingReport]] = {}
         self._leased: dict[Place, dict[int, _LeasedShards]] = {}
+        self._paced: set[tuple[Place, int]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def attach(
@@ -78,12 +82,16 @@ class NodeQueues:
             if rank not in ranks:
                 ranks.append(rank)
             self._leased = {each: of for each, of in self._leased.items() if each[1] >= place[1]}
+            self._paced = {each for each in self._paced if each[0][1] >= place[1]}
             if rank in self._leased.get(place, {}):
                 self._hand(place, rank, self._leased[place][rank])
         if reader.marks and rank in self._leased.get(place, {}):
             of, done = self._leased[place][rank], reader.marks[-1][1]
             of.leases = [each for each in of.leases if each.at + each.after - each.first > done]
-        self._flush_within(SOON_S if "open" in message or "want" in message else REPORT_S)
+        if "open" in message or "want" in message:
+            self._flush_within(SOON_S)
+        else:
+            self._flush_within(REPORT_S if (place, rank) in self._paced else FIRST_S)
 
     @property
     def used(self) -> bool:
@@ -112,6 +120,7 @@ class NodeQueues:
                 self._record(QueueOpened(**about, spec=spec, step=step, ranks=tuple(sorted(ranks))))
         for (queue, round_), reports in readers.items():
             told = tuple(_report(rank, each) for rank, each in sorted(reports.items()))
+            self._paced |= {((queue, round_), each.rank) for each in told if each.marks}
             about = {"node": node, "incarnation": life, "round": Round(round_), "queue": queue}
             self._record(QueueReported(**about, readers=told))
 

@@ -45,6 +45,11 @@ def until(job: Ftrun, step: int) -> None:
     wait_until(lambda: (job.cwd / "held").exists() and (job.cwd / "held").read_text() == str(step), f"step {step}")
 
 
+def has_reported(job: Ftrun, node: str) -> bool:
+    """Whether the readers of a node have reported steps."""
+    return any(each.marks for event in job.of("queue.reported", node) for each in event.data.readers)
+
+
 def test_a_killed_worker_and_a_killed_master(tmp_path: Path) -> None:
     """The next master gives out what is left, and the shards of the killed worker return where it was."""
     with ftrun(tmp_path) as job:
@@ -77,6 +82,7 @@ def test_a_lost_node(tmp_path: Path) -> None:
         }
         until(job, 9)
         job.stepped(1, nodes=2)
+        wait_until(lambda: has_reported(job, "b"), "the pace of the node that is lost")
         kill_with_keeper(job, "b")
         runs["b"].end()
         job.drop("limit", "1000")
