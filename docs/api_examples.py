@@ -19,6 +19,7 @@ ORDER = (
     "own_loop",
     "saved_state",
     "each_sample_once",
+    "shards_of_a_queue",
 )
 PUBLIC = Path(__file__).parents[1] / "tests/unit/house/public_api.txt"
 INTRO = """\

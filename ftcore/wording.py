@@ -10,7 +10,7 @@ House rules: pure. ``ftctl replay --verify`` compares reasons of policies, so th
 import datetime
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -49,6 +49,14 @@ from ftcore.events.job import DataSkipped, JobRolledBack
 from ftcore.events.node import HealthChecked, NodeQuarantined, NodeWarmed, OrderRefused, PlatformAnswered
 from ftcore.events.operator import OperatorNoted
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyFaulted
+from ftcore.events.queue import (
+    QueueEpochEnded,
+    QueueLeased,
+    QueueOpened,
+    QueueRefused,
+    QueueReported,
+    QueueReturned,
+)
 from ftcore.events.retention import SpaceRanLow, SpaceRecovered
 from ftcore.events.worker import StandstillJudged, WorkersWentOn
 from ftcore.events.world import RoundPlanned, WorldFormed
@@ -336,6 +344,42 @@ def positioned_text(data: DataPositioned) -> str:
     return f"after step {data.step} the data continues at {where}, {plural(data.batch, 'sample')} a step"
 
 
+def queue_opened_text(data: QueueOpened) -> str:
+    """Which readers open a queue, and where."""
+    verb = "opens" if len(data.ranks) == 1 else "open"
+    return f"{data.node}: {_readers(data.ranks)} {verb} queue {data.queue} after step {data.step}"
+
+
+def queue_reported_text(data: QueueReported) -> str:
+    """How far the readers of a node are."""
+    steps = [each.marks[-1].step for each in data.readers if each.marks]
+    reached = f" up to step {max(steps)}" if steps else ""
+    return f"{data.node}: queue {data.queue}: {_readers(each.rank for each in data.readers)} reported{reached}"
+
+
+def queue_leased_text(data: QueueLeased) -> str:
+    """What is leased."""
+    count = sum(each.after - each.first for each in data.leases)
+    leased = f"{plural(count, 'data shard')} to {_readers(each.rank for each in data.leases)}" if data.leases else ""
+    over = f"nothing is left for {_readers(data.over)}" if data.over else ""
+    return f"queue {data.queue}: {'; '.join(filter(None, (leased, over)))}"
+
+
+def queue_returned_text(data: QueueReturned) -> str:
+    """What is to do again, and why."""
+    text = f"queue {data.queue}: round {data.round} continues after step {data.step}: {data.doing:,} unfinished and "
+    text += f"{data.done:,} later data shards are to do again"
+    if data.unsure:
+        ranks = _readers(each.rank for each in data.unsure)
+        text += f"; how far {ranks} had come is not known: what they used last is used again"
+    return text
+
+
+def _readers(ranks: Iterable[int]) -> str:
+    names = [str(rank) for rank in dict.fromkeys(ranks)]
+    return f"{'rank' if len(names) == 1 else 'ranks'} {listed(names)}"
+
+
 def groups_text(groups: Sequence[Sequence[int]]) -> str:
     """Replica groups in one line: ``[0,4] [1,5]``; the first ones of many."""
     ranks = sum(map(len, groups))
@@ -387,6 +431,12 @@ _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
     StateLoaded: loaded_text,
     BatchesSkipped: skipped_text,
     DataPositioned: positioned_text,
+    QueueOpened: queue_opened_text,
+    QueueReported: queue_reported_text,
+    QueueLeased: queue_leased_text,
+    QueueReturned: queue_returned_text,
+    QueueRefused: lambda data: f"queue {data.queue}: {data.node}: {_readers(data.ranks)} refused: {data.reason}",
+    QueueEpochEnded: lambda data: f"queue {data.queue}: all data shards of epoch {data.epoch} are done",
     JobRolledBack: lambda data: f"training rolls back to the checkpoint of step {data.step}: {data.reason}",
     DataSkipped: lambda data: f"{data.amount} {data.unit} of data after step {data.step} are skipped: {data.reason}",
     OperatorNoted: lambda data: f"{data.who} notes: {data.text}",

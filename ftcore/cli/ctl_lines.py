@@ -20,6 +20,7 @@ from ftcore.events import (
     node,
     operator,
     policy,
+    queue,
     retention,
     worker,
     world,
@@ -313,6 +314,12 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     checkpoint.StateLoaded: loaded_text,
     checkpoint.BatchesSkipped: skipped_text,
     checkpoint.DataPositioned: positioned_text,
+    queue.QueueOpened: sentence,
+    queue.QueueReported: sentence,
+    queue.QueueLeased: sentence,
+    queue.QueueReturned: sentence,
+    queue.QueueRefused: sentence,
+    queue.QueueEpochEnded: sentence,
     checkpoint.ReplicasFound: lambda data: f"round {data.round}: {groups_text(data.groups)}",
     checkpoint.CheckpointFound: lambda data: (
         f"{data.node}: on storage: " + listed([f"step {each.step} of round {each.round}" for each in data.checkpoints])

@@ -17,6 +17,7 @@ from ftcore.engine.health import advance_spares, judge_health
 from ftcore.engine.nan import warn_of_nan
 from ftcore.engine.notice import notice, notice_calm
 from ftcore.engine.plans import advance_consult, advance_plan
+from ftcore.engine.queues import serve_queues
 from ftcore.engine.rounds import (
     advance_actions,
     advance_assembling,
@@ -70,6 +71,7 @@ def decide(turn: Turn) -> None:
     warn_of_nan(turn)
     warn_of_failed_save(turn)
     warn_of_false_replicas(turn)
+    serve_queues(turn)
     notice(turn, turn.fact.seq)
     _advance(turn)
 

@@ -17,6 +17,7 @@ from ftcore.events import (  # noqa: F401  (declares the types)
     node,
     operator,
     policy,
+    queue,
     retention,
     worker,
     world,

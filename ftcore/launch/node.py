@@ -256,6 +256,7 @@ def _checkpoints(config: NodeConfig, keeper: KeeperLink | None) -> NodeCheckpoin
         keeper.events.loaded = checkpoints.on_loaded
         keeper.events.skipped = checkpoints.on_skipped
         keeper.events.positioned = checkpoints.on_positioned
+        keeper.events.queue = checkpoints.on_queue
         keeper.events.replicas = checkpoints.on_replicas
         keeper.events.committed = checkpoints.on_committed
     return checkpoints

@@ -3,7 +3,7 @@
 ``data.positioned`` says where each round continues in the order of the samples. Between two of them the samples follow
 from the number of steps. So a position that is not where the steps before it have led means samples that were lost or
 used twice, and the ledger names them. Steps that are computed again, after a fault or a rollback, count once: those of
-the living lineage.
+the living lineage. Data queues have ledgers of their own, see ``queues.py``.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ import attrs
 from ftcore.events.checkpoint import BatchesSkipped, DataPositioned
 from ftcore.events.envelope import Event
 from ftcore.events.job import DataSkipped, JobSubmitted
+from ftcore.replay.queues import QueueLedgers
 from ftcore.replay.reading import Folder
 from ftcore.sample_ranges import SampleRange, merged, taken, without
 from ftcore.states.model import JobState
@@ -115,6 +116,7 @@ class SampleLedger:
         self._spans: list[SampleSpan] = []
         self._order: DataPositioned | None = None
         self._reason: tuple[int, str] | None = None
+        self._queues = QueueLedgers()
         self.left_out: list[LeftOut] = []
         self.discrepancies: list[Discrepancy] = []
 
@@ -128,9 +130,20 @@ class SampleLedger:
         """The newest position with the order of the samples; None: the job has reported none."""
         return self._order
 
+    @property
+    def queues(self) -> dict[str, Any]:
+        """What became of the job's data queues, by name, as plain JSON values."""
+        return self._queues.to_json(self.state)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each sample that was not left out was used once."""
+        return not self.discrepancies and not self._queues.discrepancies(self.state)
+
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
         self._folder.feed(event)
+        self._queues.feed(event, self.state)
         data = event.data
         if type(data) is JobSubmitted:
             self._spans, self._order, self.left_out, self.discrepancies = [], None, [], []
@@ -220,6 +233,7 @@ class SampleLedger:
             "epochs": [attrs.asdict(each) for each in self.epochs()],
             "ranges_left_out": [attrs.asdict(each) for each in self.left_out],
             "discrepancies": [attrs.asdict(each) for each in self.discrepancies],
+            "queues": self.queues,
         }
 
 

@@ -6,6 +6,7 @@ The renderers read the rows, not the views: this needs no package, and the views
 from collections.abc import Sequence
 
 from ftcore.states.agent import AGENT, WORK
+from ftcore.states.data import DATA
 from ftcore.states.disruption import DISRUPTION
 from ftcore.states.incident import INCIDENT
 from ftcore.states.job import JOB
@@ -14,7 +15,7 @@ from ftcore.states.node import NODE
 from ftcore.states.table import Machine
 from ftcore.states.worker import WORKER
 
-MACHINES = (JOB, MASTER, AGENT, WORK, NODE, WORKER, INCIDENT, DISRUPTION)
+MACHINES = (JOB, MASTER, AGENT, WORK, NODE, WORKER, INCIDENT, DISRUPTION, DATA)
 """All machines."""
 
 LABEL_LINES = 4

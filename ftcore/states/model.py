@@ -26,6 +26,7 @@ from ftcore.states.health import HealthState
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
 from ftcore.states.membership import Membership
+from ftcore.states.queue import QueueState
 from ftcore.states.rounds import RoundsState
 from ftcore.states.training import TrainingState
 
@@ -354,6 +355,7 @@ class JobState:
         incidents: how many incidents the log holds.
         deadlines: when each timer that runs expires, by its key; see ``timers.py``.
         health: the health check in progress, if any.
+        queues: the job's data queues, by name; the next run continues them.
     """
 
     seq: int = 0
@@ -382,6 +384,7 @@ class JobState:
     orders: OrdersState = attrs.field(factory=OrdersState)
     deadlines: dict[str, int] = attrs.field(factory=dict)
     health: HealthState | None = None
+    queues: dict[str, QueueState] = attrs.field(factory=dict)
 
     def awaited(self) -> DisruptionState | None:
         """The disruption whose end the job is paused for; None if it is not paused, or for an operator."""

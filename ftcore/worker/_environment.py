@@ -35,10 +35,16 @@ TOLERATED_ENV: Final = "FTCORE_TOLERATED"
 """The steps that are accepted with an abnormal norm."""
 
 
-def place() -> tuple[int, int, int]:
-    """The global rank of this process, its rank on its node, and its round."""
+def ranks_and_round() -> tuple[int, int, int]:
+    """Return the global rank of this process, its rank on its node, and its round."""
     rank, local_rank, round_ = (int(os.environ.get(name, "0")) for name in ("RANK", LOCAL_RANK_ENV, ROUND_ENV))
     return rank, local_rank, round_
+
+
+def place() -> tuple[int, int, int]:
+    """Return the round of this process, its rank and the number of ranks, as they are now."""
+    round_, rank, ranks = ((ROUND_ENV, "0"), ("RANK", "0"), ("WORLD_SIZE", "1"))
+    return int(os.environ.get(*round_)), int(os.environ.get(*rank)), int(os.environ.get(*ranks))
 
 
 def local_ranks() -> int:

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ftcore.batch import BatchRule, BatchTotal, RankBatch, batch_total, rank_batch, wrong_sizes
 from ftcore.errors import CheckpointError
-from ftcore.shm.boundary import GOES_BACK, PACED, PARKS, RETRIES, SKIPS, STAGES
+from ftcore.shm.boundary import GOES_BACK, PACED, PARKS, RETRIES, STAGES
 from ftcore.shm.page import PageWriter
 from ftcore.worker import _environment, _groups, _rounds
 from ftcore.worker._boundary import step_boundary
+from ftcore.worker._data import RegisteredData
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
 from ftcore.worker._progress import progress
 from ftcore.worker._rounds import COLLECTIVE, NORM, UCE, AbnormalNorm
@@ -55,8 +56,7 @@ class TrainingJob:
         self._collection: StateCollection | None = None
         self._keeper: KeeperClient | None = None
         self._stager: StateStager | None = None
-        self._data: Any = None
-        self._batches: Iterator[Any] | None = None
+        self._data = RegisteredData()
         self._save_every = self._persist_every = 0
         self._pace: BoundaryWords | None = None
         self._until: int | None = None
@@ -84,7 +84,8 @@ class TrainingJob:
             ValueError: something cannot be saved; the message has its path. Or a name is taken.
             TypeError: an object is of another kind.
         """
-        self._data = objects.get("data", self._data)
+        if "data" in objects:
+            self._data.source = self.connect(objects["data"])
         if not self._path or not objects:
             return
         from ftcore.worker.state.collect import StateCollection
@@ -93,12 +94,13 @@ class TrainingJob:
         collection = self._collection or StateCollection()
         collection.register(objects)
         if self._stager is None:
-            rank, local_rank, round_ = _environment.place()
+            rank, local_rank, round_ = _environment.ranks_and_round()
             self._collection = collection
             self._keeper = KeeperClient(self._path, rank, local_rank, round_, _environment.local_ranks())
             if not self._keeper.connect():
                 self._say(f"saves are not possible now: {self._keeper.problem}")
             self._stager = StateStager(collection, self._keeper, round_)
+            self._data.positioned = self._keeper.positioned
             self._link = _rounds.open_link()
             boundary = step_boundary()
             boundary.on_save(self._save_on_request)
@@ -110,6 +112,24 @@ class TrainingJob:
         resume = _environment.resume("")
         if resume is None or resume.source != "memory":  # else `load` reads memory that new slots may replace
             self._stager.prepare()
+
+    def connect(self, stream: Any) -> Any:
+        """Let a ``ShardStream`` of ``ftcore.data`` take its shards from the master; ``register`` does it for ``data``.
+
+        For a script that saves its own checkpoints: it saves the stream's ``state_dict`` with them.
+
+        Args:
+            stream: the stream; anything else is left alone, and so is a stream outside ``ftrun``.
+
+        Returns:
+            The stream.
+        """
+        attach = getattr(stream, "attach_queue", None)
+        if self._path and callable(attach):
+            from ftcore.worker._queues import QueueChannel
+
+            attach(QueueChannel(self._path, _environment.place))
+        return stream
 
     def load(self) -> int:
         """Restore the registered state from where it is nearest: memory, other ranks, storage. All ranks call it.
@@ -206,7 +226,8 @@ class TrainingJob:
 
     def _steps(self, number: int) -> Iterator[TrainingStep]:
         self._publish()
-        skips = _environment.skips() if self._stager is not None and self._data is not None else {}
+        skips = _environment.skips() if self._stager is not None and self._data.source is not None else {}
+        self._data.continue_after(number)
         while self._until is None or number < self._until:
             if number in skips:
                 self._skip(number, skips[number])
@@ -216,6 +237,7 @@ class TrainingJob:
             step.end()
             if self._has_left:
                 number = self._next_round()
+                self._data.continue_after(number)
         self.flush()
 
     def flush(self, within_s: float = FLUSH_S) -> None:
@@ -279,29 +301,14 @@ class TrainingJob:
         Args:
             step: the number of the last completed step.
         """
-        if self._data is None:
-            raise AttributeError("step.batch needs register(data=...)")
-        if self._batches is None:
-            self._batches = iter(self._data)
-            words = progress().boundary_words
-            if self._stager is not None and words is not None:
-                words.can(SKIPS)
-        declare = getattr(self._data, "take_declaration", None)
-        if self._keeper is not None and callable(declare) and os.environ.get("RANK", "0") == "0":
-            declaration = declare()
-            if declaration is not None:
-                self._keeper.positioned({"step": step, **declaration})
-        try:
-            return next(self._batches)
-        except StopIteration:
-            self._batches = iter(self._data)
-            return next(self._batches)
+        return self._data.next_batch(step)
 
     def end_step(self, number: int, loss: float | None, grad_norm: float | None) -> None:
         """Report a completed step, save it if it is time, and reach its boundary."""
         if self._link is not None and self._can_leave() and self._ended_by_fault(self._link, number):
             self._has_left = True
             return
+        self._data.step_ended(number)
         progress().report(number, loss, grad_norm)
         persist = number == self._until or self._must_persist(number)
         if persist or _is_due(number, self._save_every):
@@ -325,12 +332,7 @@ class TrainingJob:
 
     def _skip(self, step: int, batches: int) -> None:
         """Leave out batches that follow a step; the state of that step was saved before, so a restart does it again."""
-        skip = getattr(self._data, "skip_batches", None)
-        if callable(skip):
-            skip(batches)
-        else:
-            for _ in range(batches):
-                self.next_batch()
+        self._data.skip(batches)
         if self._keeper is not None:
             self._keeper.skipped({"step": step, "batches": batches, "local_ranks": _environment.local_ranks()})
 
@@ -387,6 +389,7 @@ class TrainingJob:
         has_stepped = self._stager.has_stepped
         if link.ordered:
             if has_stepped:
+                self._data.step_ended(number)
                 self._mark(number)
             return True
         if has_stepped or not _groups.is_cut():
@@ -438,11 +441,12 @@ class TrainingJob:
         if self._pace is not None and page.boundary is not None:
             self._persist_every, self._pace = int(os.environ.get(_environment.PERSIST_EVERY_ENV, "0")), page.boundary
         self._norm_limit, self._tolerated = _environment.norm_threshold(), _environment.tolerated()
-        rank, local_rank, round_ = _environment.place()
+        rank, local_rank, round_ = _environment.ranks_and_round()
         self._keeper.new_round(rank, local_rank, round_, _environment.local_ranks())
         self._stager.new_round(round_)
         self._collection.forget_gradients()
-        self._batches, self._has_left, self._is_damaged = None, False, False
+        self._has_left = self._is_damaged = False
+        self._data.new_round()
         self._link.entered()
         _groups.enter(self._builders)
         step = self.load()

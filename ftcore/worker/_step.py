@@ -55,6 +55,7 @@ class TrainingStep:
 
         Raises:
             AttributeError: nothing is registered as ``data``.
+            EOFError: it has no batch, also from its beginning.
         """
         if self._batch is None:
             self._batch = self._job.next_batch(self.number - 1)

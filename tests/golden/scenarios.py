@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from ftcore.events.job import JobProgressed, JobSpec
+from ftcore.events.queue import QueueMark, QueueOpened, QueueReported, QueueSpec, ReaderReport
 from ftcore.events.worker import Cut, RankState, WorkersStood
 from ftcore.events.world import StoreFailed
 from ftcore.ids import Term
@@ -147,6 +148,49 @@ def link_cut_twice() -> JobDriver:
     driver.make_steps(5)
     _stand_apart(driver)
     driver.settle()
+    driver.finish()
+    driver.settle()
+    return driver
+
+
+@_scenario
+def data_queue() -> JobDriver:
+    """Two readers of a queue of two epochs; one is killed, then a rank reports late, then the data ends."""
+    driver = JobDriver(nodes=2)
+    driver.start()
+    spec = QueueSpec(shards=10, epochs=2, samples=95, size=10, seed=7, shuffle=True)
+
+    def say(node: str, kind: type, round_: int, **fields: object) -> None:
+        life = driver.state.membership.nodes[node].incarnation
+        driver.say(node, kind(node=node, incarnation=life, round=round_, queue="train", **fields))
+
+    def report(rank: int, round_: int, want: int, *marks: tuple[int, int, int], closed: bool = False) -> None:
+        told = tuple(QueueMark(step=step, done=done, offset=offset, rate=6) for step, done, offset in marks)
+        reader = ReaderReport(rank=rank, want=want, marks=told, closed=closed)
+        say(f"node{rank}", QueueReported, round_, readers=(reader,))
+
+    for rank in (0, 1):
+        say(f"node{rank}", QueueOpened, 1, spec=spec, step=0, ranks=(rank,))
+        report(rank, 1, 4)
+    report(0, 1, 6, (3, 1, 8))
+    report(1, 1, 6, (3, 1, 8))
+    driver.step = 5
+    driver.commit(2)
+    report(0, 1, 6, (5, 3, 0), closed=True)
+    report(1, 1, 6, (4, 2, 4), closed=True)
+    driver.fail("node1", exitcode=-9)
+    driver.settle(step=False)
+    for rank in (0, 1):
+        say(f"node{rank}", QueueOpened, 2, spec=spec, step=4, ranks=(rank,))
+    report(1, 1, 6, (5, 3, 0))
+    want = [0, 0]
+    for step in range(5, 60):
+        for rank in (0, 1):
+            live = driver.state.queues["train"].live.readers[rank]
+            want[rank] += not live.over
+            report(rank, 2, want[rank], (step, live.leased, 0))
+    driver.step = 59
+    driver.make_steps(1)
     driver.finish()
     driver.settle()
     return driver

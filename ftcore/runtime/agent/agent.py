@@ -133,6 +133,7 @@ class Agent:
             on_broken=lambda: self._do(self._core.stream_broken()),
             on_refused=lambda frame: self._do(self._core.refused(frame.reason, frame.rejoin, frame.release)),
             on_orders=self._carry_out,
+            on_queue=self._checkpoints.queues.told,
             on_standby=lambda: self._do(self._core.standby_wanted()),
             on_lookup=lambda led: self._core.looked_up(_now(), led),
             on_leaderless=self._leaderless,
@@ -348,9 +349,7 @@ class Agent:
         return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, own_s, whole_s, stands, net)
 
     def _activity(self) -> str:
-        if self._checking is not None and not self._checking.done():
-            return "checking"
-        return self._core.doing
+        return "checking" if self._checking is not None and not self._checking.done() else self._core.doing
 
     async def _watch_grace(self) -> None:
         while True:
@@ -428,6 +427,8 @@ class Agent:
         async for ended in self._supervisor.exits():
             if self._core.running:
                 self._report_notes()
+                if ended.exitcode == 0:  # before the answer: the job may end with it
+                    await self._checkpoints.report_queues()
             self._do(self._core.exited(ended, self._supervisor.progress()))
 
     async def _watch_progress(self) -> None:

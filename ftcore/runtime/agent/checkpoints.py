@@ -13,6 +13,7 @@ reports is a fact at once: the master combines the facts of all nodes. What it r
 example what it wrote while there was no agent, waits for ``node.joined``.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -36,6 +37,7 @@ from ftcore.events.checkpoint import (
 )
 from ftcore.ids import Round
 from ftcore.ports import Performed, Performer
+from ftcore.runtime.agent.queues import NodeQueues
 from ftcore.runtime.keeper.config import BuddyAddress, BuddyPlan
 from ftcore.runtime.keeper.search import FoundOnStorage
 
@@ -71,6 +73,12 @@ class KeeperClientPort(Protocol):
     async def held(self) -> list[dict[str, Any]]:
         """The complete shards in memory."""
 
+    async def queues(self) -> None:
+        """Report at once what the workers have said about their data queues, those that have ended included."""
+
+    def lease(self, message: Mapping[str, Any]) -> None:
+        """Hand data shards to a worker; see ``keeper.queues``."""
+
     async def stage(self, round_: int) -> list[dict[str, Any]]:
         """Let all living workers stage what is complete: ``rank`` with ``step`` or ``error``."""
 
@@ -91,10 +99,14 @@ class NodeCheckpoints:
         keeper: the node's keeper; None: it has none.
         keep: how many of the newest checkpoints retention keeps; 0: all.
         keep_every: retention also keeps the first checkpoint of every so many steps; 0: no others.
+
+    Attributes:
+        queues: the node's part in data queues.
     """
 
     def __init__(self, keeper: KeeperClientPort | None = None, keep: int = 0, keep_every: int = 0) -> None:
         self._keeper = keeper
+        self.queues = NodeQueues(lambda message: keeper.lease(message) if keeper is not None else None)
         self._keep, self._keep_every = keep, keep_every
         self._record: Callable[[Any], None] = lambda fact: None
         self._reports: list[Callable[[], None]] = []
@@ -114,6 +126,7 @@ class NodeCheckpoints:
             who: returns the node and the incarnation of the agent.
         """
         self._record, self._who = record, who
+        self.queues.attach(record, who, self._report)
 
     def performers(self, others: Mapping[type[Any], Performer]) -> dict[type[Any], Performer]:
         """The performers of orders, with those of this object if there is a keeper."""
@@ -187,10 +200,19 @@ class NodeCheckpoints:
         self._report_waiting()
 
     async def report_held(self) -> None:
-        """Report what the keeper holds; nothing if there is no keeper."""
+        """Report what the keeper holds, and how far the readers of data are; nothing if there is no keeper."""
+        await self.report_queues()
         found = await self._look()
         if found is not None:
             self._report_memory(found)
+
+    async def report_queues(self) -> None:
+        """Report how far the readers of data are that have ended."""
+        if self._keeper is None or not self._keeper.alive or not self.queues.used:
+            return
+        with contextlib.suppress(FtcoreError):  # it has just ended, or does not answer
+            await self._keeper.queues()
+        self._report(self.queues.flush)
 
     async def _look(self) -> list[dict[str, Any]] | None:
         if self._keeper is None or not self._keeper.alive:
@@ -297,11 +319,16 @@ class NodeCheckpoints:
         """Rank 0, which is on this node, continues the registered data at a position."""
         self._report(lambda: self._positioned(message))
 
+    def on_queue(self, message: Mapping[str, Any]) -> None:
+        """A worker reports about a data queue."""
+        self._report(lambda: self.queues.take(message))
+
     def on_replicas(self, message: Mapping[str, Any]) -> None:
         """The ranks know which of them hold the same state; rank 0, which is on this node, reports it."""
         self._report(lambda: self._replicas(message))
 
     def _persisted(self, message: Mapping[str, Any]) -> None:
+        self.queues.flush()  # before a checkpoint is complete, what its step has used up is known
         node, life = self._who()
         persisted = ShardPersisted(
             node=node,

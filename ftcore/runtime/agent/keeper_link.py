@@ -68,6 +68,7 @@ class KeeperEvents:
         self.loaded: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.skipped: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.positioned: Callable[[Mapping[str, Any]], None] = lambda message: None
+        self.queue: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.replicas: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.committed: Callable[[Mapping[str, Any]], None] = lambda message: None
 
@@ -375,6 +376,14 @@ class KeeperLink:
         """See ``checkpoints.KeeperClientPort``."""
         return list((await self._ask({"held": 1}, ANSWER_S))["held"])
 
+    async def queues(self) -> None:
+        """See ``checkpoints.KeeperClientPort``."""
+        await self._ask({"queues": 1}, ANSWER_S)
+
+    def lease(self, message: Mapping[str, Any]) -> None:
+        """See ``checkpoints.KeeperClientPort``."""
+        self._tell({"lease": message})
+
     async def stage(self, round_: int) -> list[dict[str, Any]]:
         """See ``checkpoints.KeeperClientPort``."""
         return list((await self._ask({"stage": round_}, STAGE_S))["staged"])
@@ -442,6 +451,8 @@ class KeeperLink:
             self.events.skipped(message["skipped"])
         elif "positioned" in message:
             self.events.positioned(message["positioned"])
+        elif "queue" in message:
+            self.events.queue(message["queue"])
         elif "replicas" in message:
             self.events.replicas(message["replicas"])
         elif "committed" in message:

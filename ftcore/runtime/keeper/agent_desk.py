@@ -6,14 +6,16 @@ answer repeats:
 | request | answer |
 |---|---|
 | ``{"held": 1}`` | ``{"held": [shard, ...]}`` |
+| ``{"queues": 1}`` | ``{"queues": 1}``, after a report of each reader of a data queue that has something to say |
 | ``{"stage": round}`` | ``{"staged": [{"rank", "step"} or {"rank", "error"}, ...]}`` |
 | ``{"persist": {"round", "step", "ranks"}}`` | ``{"persisted": [shard, ...], "failed": [{"rank", "error"}, ...]}`` |
 | ``{"written": round}`` | ``{"failed": [{"rank", "error"}, ...]}``, when no shard of the round waits to be written |
 | ``{"commit": {"round", "step", "files"}}`` | ``{"committed": {"path", "bytes", "seconds"}}`` or ``{"error": text}`` |
 
-``{"copies": BuddyPlan}`` names the nodes to and from which shards are copied from now on. ``{"bye": outcome}`` ends the
-connection. The keeper reports by itself: ``{"persisted": shard}``, ``{"failed": shard}``, ``{"loaded": ...}``,
-``{"skipped": ...}``, ``{"positioned": ...}``, ``{"replicas": {"round", "groups"}}`` and ``{"note": text}``.
+``{"copies": BuddyPlan}`` names the nodes to and from which shards are copied from now on. ``{"lease": ...}`` has data
+shards for a worker. ``{"bye": outcome}`` ends the connection. The keeper reports by itself: ``{"persisted": shard}``,
+``{"failed": shard}``, ``{"loaded": ...}``, ``{"skipped": ...}``, ``{"positioned": ...}``, ``{"queue": ...}``,
+``{"replicas": {"round", "groups"}}`` and ``{"note": text}``.
 ``{"committed": {"round", "step", "path"}}`` is a checkpoint that no agent has ordered; the shards of one are not
 reported as well.
 
@@ -32,6 +34,7 @@ from ftcore.runtime.keeper.copies import NodeCopies
 from ftcore.runtime.keeper.orders import StageOrders
 from ftcore.runtime.keeper.peer import Peer
 from ftcore.runtime.keeper.persist import Persister
+from ftcore.runtime.keeper.queues import QueueRelay
 from ftcore.runtime.keeper.slots import KeptSlot, SlotMemory
 from ftcore.shm import messages
 
@@ -50,10 +53,14 @@ class AgentDesk:
         orders: orders to workers.
         persister: writes to storage.
         copies: copies from and to other nodes.
+        queues: the workers that read data queues.
     """
 
-    def __init__(self, slots: SlotMemory, orders: StageOrders, persister: Persister, copies: NodeCopies) -> None:
+    def __init__(
+        self, slots: SlotMemory, orders: StageOrders, persister: Persister, copies: NodeCopies, queues: QueueRelay
+    ) -> None:
         self._slots, self._orders, self._persister, self._copies = slots, orders, persister, copies
+        self._queues = queues
         self._configured = asyncio.Event()
         self._left = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,6 +120,8 @@ class AgentDesk:
                     return str(message["bye"])
                 if "id" in message:
                     self._go(self._answer(peer, message))
+                elif "lease" in message:
+                    self._queues.deliver(message["lease"])
                 elif "copies" in message:
                     self._copies.plan(msgspec.convert(message["copies"], BuddyPlan))
                 else:
@@ -148,6 +157,9 @@ class AgentDesk:
     async def _answered(self, message: dict[str, Any]) -> dict[str, Any]:
         if "held" in message:
             return {"held": self._slots.held()}
+        if "queues" in message:
+            self._queues.flush()
+            return {"queues": 1}
         if "stage" in message:
             return {"staged": await self._orders.stage(int(message["stage"]))}
         if "persist" in message:

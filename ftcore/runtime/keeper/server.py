@@ -20,6 +20,8 @@ A worker's connection for requests begins with ``{"hello": "worker", "rank", "lo
 Its connection for orders begins with ``{"hello": "orders", ...}``. The keeper sends ``{"stage": id}``, and the worker
 answers ``{"staged": id, "step", "slot"}`` or ``{"staged": id, "error"}``.
 
+Its connection for data queues begins with ``{"hello": "queues", ...}``; ``queues`` describes the messages.
+
 The successor of a dead agent begins with ``{"hello": "agent", "job", "node"}``, and gets ``{"keeper": pid, "log"}``
 with the listening sockets, or an error. ``agent_desk`` describes the messages of the agent.
 
@@ -53,6 +55,7 @@ from ftcore.runtime.keeper.listener import KEEP_S, listen
 from ftcore.runtime.keeper.orders import StageOrders
 from ftcore.runtime.keeper.peer import Peer
 from ftcore.runtime.keeper.persist import Persister
+from ftcore.runtime.keeper.queues import QueueRelay
 from ftcore.runtime.keeper.slots import SLOTS, SPARE, KeptSlot, MemoryRefused, SlotMemory
 from ftcore.shm import messages
 
@@ -102,7 +105,8 @@ class Keeper:
         self._orders = StageOrders()
         self._persister = Persister(self._slots, self._tell)
         self._copies = NodeCopies(self._slots, self._tell, copies)
-        self._desk = AgentDesk(self._slots, self._orders, self._persister, self._copies)
+        self._queues = QueueRelay(self._tell)
+        self._desk = AgentDesk(self._slots, self._orders, self._persister, self._copies, self._queues)
         self._workers: dict[int, _ConnectedWorker] = {}
         self._workers_ended = asyncio.Event()
         self._adopted = asyncio.Event()
@@ -165,7 +169,7 @@ class Keeper:
             kind = (message or {}).get("hello")
             if kind == "agent" and message is not None:
                 await self._adopt(peer, message)
-            elif kind in ("worker", "orders"):
+            elif kind in ("worker", "orders", "queues"):
                 await self._serve(peer, msgspec.convert(message, WorkerHello), kind)
         except (ValueError, LookupError, TypeError) as error:  # it is not what we know: another version
             peer.send({"error": f"the keeper does not understand this: {error}"})
@@ -181,6 +185,8 @@ class Keeper:
         try:
             if kind == "orders":
                 await self._orders.serve(peer, hello.rank, hello.round)
+            elif kind == "queues":
+                await self._queues.serve(peer, hello.rank)
             else:
                 await self._serve_requests(worker)
         finally:
@@ -191,6 +197,7 @@ class Keeper:
 
     def _process_ended(self, pidfd: int, peer: Peer) -> None:
         self._loop.remove_reader(pidfd)  # it stays readable, and a request may still be in progress
+        self._queues.drain(peer)
         peer.close()
 
     async def _serve_requests(self, worker: _ConnectedWorker) -> None:

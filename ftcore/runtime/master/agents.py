@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 
 from ftcore.engine.master import DurableMark, acknowledged, answers_to, unanswered
+from ftcore.engine.queues import answers_of, leased_to
 from ftcore.events.envelope import Event
 from ftcore.events.node import NodeLeft, NodeLost
+from ftcore.events.queue import QueueLeased, QueueRefused
 from ftcore.ids import Term, seconds
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.master.standbys import Standbys
 from ftcore.runtime.wire import frames
+from ftcore.runtime.wire.queue_news import QueueNews
 from ftcore.states.model import JobState
 
 STANDBYS = 2
@@ -86,12 +89,25 @@ class Agents:
             # A new session gets them behind its older ones: agents carry out orders in the order in which they come.
             if session is not None and session not in self._new_sessions:
                 session.order(orders)
+        for node, told in answers_of(self._state(), batch).items():
+            self._send_news(node, told)
         for event in batch:
             if isinstance(event.data, NodeLost):
                 self._close_session(event.data.node, event.data.incarnation)
             elif isinstance(event.data, NodeLeft) and event.data.node in self.sessions:
                 self.sessions[event.data.node].acknowledge()  # the agent waits for it before it ends
         self._send_unanswered()
+
+    def _send_news(self, node: str, told: Iterable[QueueLeased | QueueRefused]) -> None:
+        """Send what was decided about the data shards of a node; a new session gets all of it."""
+        session = self.sessions.get(node)
+        if session is None or session in self._new_sessions:
+            return
+        for each in told:
+            if isinstance(each, QueueLeased):
+                session.send(QueueNews(each.queue, each.round, each.leases, each.over))
+            else:
+                session.send(QueueNews(each.queue, each.round, refused=each.ranks, reason=each.reason))
 
     def _close_session(self, node: str, incarnation: str) -> None:
         """Close a lost node's stream: the agent reconnects, is refused, and stops its workers."""
@@ -100,15 +116,16 @@ class Agents:
             session.end()
 
     def _send_unanswered(self) -> None:
-        """Send newly connected agents their unanswered orders.
+        """Send newly connected agents their unanswered orders, and the data shards of their readers.
 
         Only while the state is that of the log: an order must not be sent before its decision is durable.
         """
-        for session in self._new_sessions:
+        sessions, self._new_sessions = self._new_sessions, {}
+        for session in sessions:
             orders = unanswered(self._state(), session.node, session.incarnation)
             if orders:
                 session.order(orders)
-        self._new_sessions.clear()
+            self._send_news(session.node, leased_to(self._state(), session.node))
 
     def send_keepalives(self, now: int, every_s: float) -> None:
         """Send an acknowledgement as keep-alive to every idle agent. Each has its own timer, to avoid bursts.

@@ -22,6 +22,7 @@ from ftcore.events.worker import RankState
 from ftcore.faults.cuts import Net
 from ftcore.ids import Term
 from ftcore.policies.file.config import default_chain
+from ftcore.runtime.wire.queue_news import QueueNews
 from ftcore.version import __version__
 
 PROTOCOL = 2
@@ -466,6 +467,7 @@ FromMaster: TypeAlias = (
     | Parked
     | Ack
     | Orders
+    | QueueNews
     | HostStandby
     | Candidates
     | Challenge

@@ -9,7 +9,7 @@ an agent, and copies of shards on other nodes.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -405,6 +405,12 @@ class SimKeeperClient:
             lambda keeper, done: done([shard.message() for _, shard in keeper.sealed()]), ANSWER_S
         )
         return found
+
+    async def queues(self) -> None:
+        """See ``KeeperClientPort``: simulated workers read no data queue."""
+
+    def lease(self, message: Mapping[str, Any]) -> None:
+        """See ``KeeperClientPort``: simulated workers read no data queue."""
 
     async def stage(self, round_: int) -> list[dict[str, Any]]:
         """See ``KeeperClientPort``."""

@@ -8,7 +8,7 @@ from ftcore.events import checkpoint, job
 from ftcore.events.checkpoint import HeldShard, Resume
 from ftcore.events.envelope import Event
 from ftcore.states import timers
-from ftcore.states.fold import disruptions, pace
+from ftcore.states.fold import disruptions, pace, queues
 from ftcore.states.fold.base import FILE, REGISTERED, Changes, declare_abilities, on
 from ftcore.states.model import HISTORY_MAX, JobState
 from ftcore.states.replicas import contradiction
@@ -102,6 +102,7 @@ def _checkpoint_committed(
     training.checkpoints.sort()
     kept = data.kept or state.policy.declared.checkpoints.kept
     training.checkpoints = _retained(training.checkpoints, lambda step: step, kept, data.keep_every)
+    queues.committed(state, data.step, changes)
 
 
 def _resume_later(state: JobState, data: checkpoint.CheckpointCommitted) -> None:

@@ -2,7 +2,7 @@
 
 from ftcore.errors import UnknownEvent
 from ftcore.events.envelope import Event, Unknown
-from ftcore.states.fold import checkpoints, disruptions, health, incidents, job, nodes, pace, worlds  # noqa: F401  (registers the handlers)
+from ftcore.states.fold import checkpoints, disruptions, health, incidents, job, nodes, pace, queues, worlds  # noqa: F401  (registers the handlers)
 from ftcore.states.fold.base import DROPPED, Changes, handlers
 from ftcore.states.model import ActionState, JobState
 

@@ -106,4 +106,5 @@ def test_a_job_without_such_data() -> None:
         "epochs": [],
         "ranges_left_out": [],
         "discrepancies": [],
+        "queues": {},
     }

@@ -28,6 +28,7 @@ from ftcore.runtime import tasks
 from ftcore.runtime.agent.link.lookup import LeaderLookup
 from ftcore.runtime.agent.link.outbox import Outbox
 from ftcore.runtime.wire import frames, handshake
+from ftcore.runtime.wire.queue_news import QueueNews
 from ftcore.runtime.wire.security import Security
 from ftcore.timing import Timing
 from ftcore.version import __version__
@@ -71,6 +72,7 @@ class Link:
         on_standby: called when the master orders a standby on this node.
         on_lookup: called after each lookup of the leader in the store: whether the store names a live leader.
         on_leaderless: called, possibly often, while there is no leader; with the last leader.
+        on_queue: called with data shards for the workers.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Link:
         on_standby: Callable[[], None],
         on_lookup: Callable[[bool], None],
         on_leaderless: Callable[[Leader | None], None],
+        on_queue: Callable[[QueueNews], None] = lambda frame: None,
     ) -> None:
         self._host = host
         self._transport = transport
@@ -104,6 +107,7 @@ class Link:
         self._on_broken = on_broken
         self._on_refused = on_refused
         self._on_orders = on_orders
+        self._on_queue = on_queue
         self._on_standby = on_standby
         self._on_lookup = on_lookup
         self._on_leaderless = on_leaderless
@@ -293,6 +297,8 @@ class Link:
         elif isinstance(frame, frames.Orders):
             self._outbox.acknowledge(frame.acked)
             self._on_orders(frame)
+        elif isinstance(frame, QueueNews):
+            self._on_queue(frame)
         elif isinstance(frame, frames.HostStandby):
             self._on_standby()
         elif isinstance(frame, frames.Candidates):

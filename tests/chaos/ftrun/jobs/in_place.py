@@ -1,8 +1,8 @@
 """A tiny DDP job over gloo whose processes can stay through faults; trains until a step.
 
 The file ``at.RANK`` has JSON: lists of code by ``PLACE STEP``, for example ``{"forward 12": ["raise ..."]}``. Each
-piece of code is run once, at that place of that step: ``data``, ``forward``, ``backward``, ``optimizer`` (before its step),
-``evaluation`` or ``round`` (in the function of ``on_round``, with the number of its call).
+piece of code is run once, at that place of that step: ``data``, ``forward``, ``backward``, ``optimizer`` (before its
+step), ``evaluation`` or ``round`` (in the function of ``on_round``, with the number of its call).
 
 Arguments: the last step; ``built`` (the DDP model is made in each round) or ``outside``; ``catches``: all errors of a
 step are handled by the script.

@@ -1,0 +1,81 @@
+"""The registered data of the job: its batches, and what an object of ``ftcore.data`` wants to know of the steps."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ftcore.shm.boundary import SKIPS
+from ftcore.worker import _environment
+from ftcore.worker._progress import progress
+
+
+class RegisteredData:
+    """The source of ``step.batch``.
+
+    Attributes:
+        source: the registered object; None: there is none.
+        positioned: reports where the samples continue; None: nobody is told.
+    """
+
+    def __init__(self) -> None:
+        self.source: Any = None
+        self.positioned: Callable[[dict[str, Any]], None] | None = None
+        self._batches: Iterator[Any] | None = None
+
+    def next_batch(self, step: int) -> Any:
+        """Return the next batch; after the last one, the first one again.
+
+        Args:
+            step: the number of the last completed step.
+
+        Raises:
+            AttributeError: nothing is registered.
+            EOFError: there is no batch.
+        """
+        if self.source is None:
+            raise AttributeError("step.batch needs register(data=...)")
+        if self._batches is None:
+            self._batches = iter(self.source)
+            words = progress().boundary_words
+            if self.positioned is not None and words is not None:
+                words.can(SKIPS)
+        declare = getattr(self.source, "take_declaration", None)
+        if self.positioned is not None and callable(declare) and os.environ.get("RANK", "0") == "0":
+            declaration = declare()
+            if declaration is not None:
+                self.positioned({"step": step, **declaration})
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self._batches = iter(self.source)
+            try:
+                return next(self._batches)
+            except StopIteration:
+                raise EOFError("the registered data has no batch left for this rank") from None
+
+    def skip(self, batches: int) -> None:
+        """Leave out batches."""
+        skip = getattr(self.source, "skip_batches", None)
+        if callable(skip):
+            skip(batches)
+        else:
+            for _ in range(batches):
+                self.next_batch(0)
+
+    def continue_after(self, step: int) -> None:
+        """The training goes on after a step."""
+        self._call("continue_after", step)
+
+    def step_ended(self, step: int) -> None:
+        """A step is complete; before its save, because what a saved step has used up must be known."""
+        self._call("step_ended", step)
+
+    def new_round(self) -> None:
+        """This process has entered another round, and restores the position of its data."""
+        self._batches = None
+        self._call("new_round", *_environment.place())
+
+    def _call(self, name: str, *arguments: int) -> None:
+        method = getattr(self.source, name, None)
+        if callable(method):
+            method(*arguments)
