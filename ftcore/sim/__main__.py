@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 
-from ftcore.sim.protocol.simulation import Result, collecting_rarely, run_protocol
+from ftcore.sim.protocol.simulation import Result, collecting_between, run_protocol
 
 SHARE = 5
 """Seeds per task of a worker process."""
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         results = _shared(seeds, args.nodes, args.jobs)
     ran = failed = 0
-    with collecting_rarely():
+    with collecting_between():
         for result in results:
             ran, failed = ran + 1, failed + bool(result.violation)
             if args.trace or result.violation or args.count == 1:

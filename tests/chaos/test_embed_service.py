@@ -68,7 +68,7 @@ class Services:
 def ask(port: int, method: str, path: str) -> tuple[int, dict[str, Any]]:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -130,7 +130,7 @@ def test_a_service_that_is_asked_to_end_hands_its_jobs_over(made: Services) -> N
     _, other = made.service("--adopt")
     health_until(other, "leading", False, "job")
     first.send_signal(signal.SIGTERM)
-    assert first.wait(30) == 0
+    assert first.wait(60) == 0
     health_until(other, "leading", True, "job")
     (made.root / "finish").touch()
     assert node.wait(60) == 0

@@ -10,7 +10,7 @@ from reproduced import assert_reproduced
 
 from ftcore.sim.__main__ import main
 from ftcore.sim.protocol.options import draw
-from ftcore.sim.protocol.simulation import Result, Simulation, run_protocol
+from ftcore.sim.protocol.simulation import Result, Simulation, collecting_between, run_protocol
 
 SEEDS = Path(__file__).with_name("seeds.txt")
 PAST = [int(line.split()[0]) for line in SEEDS.read_text().splitlines() if line and not line.startswith("#")]
@@ -27,7 +27,8 @@ def well(seed: int, **how: int) -> Result:
 @pytest.mark.parametrize("first", range(0, CHUNK * CHUNKS, CHUNK))
 def test_swarm(first: int) -> None:
     """With any faults, no checker fails, and the job trains or ends with a reason."""
-    results = [well(seed) for seed in range(first, first + CHUNK)]
+    with collecting_between():
+        results = [well(seed) for seed in range(first, first + CHUNK)]
     assert {result.outcome for result in results} >= {"succeeded", "trains"}
     assert sum(result.incidents for result in results) > CHUNK / 2
     assert sum(result.terms for result in results) > 2 * CHUNK

@@ -72,6 +72,7 @@ class Agent:
         self.config = config
         self._parts = parts = parts or AgentParts()
         self._host = parts.host
+        self._now = asyncio.get_running_loop().time
         self._log = log
         self._supervisor = supervisor
         self._transport = transport or GrpcTransport(config.security)
@@ -135,7 +136,7 @@ class Agent:
             on_orders=self._carry_out,
             on_queue=self._checkpoints.queues.told,
             on_standby=lambda: self._do(self._core.standby_wanted()),
-            on_lookup=lambda led: self._core.looked_up(_now(), led),
+            on_lookup=lambda led: self._core.looked_up(self._now(), led),
             on_leaderless=self._leaderless,
         )
         spec = config.submission.spec
@@ -328,7 +329,7 @@ class Agent:
 
     def _leaderless(self, silent: Leader | None) -> None:
         here = silent is not None and silent.candidate.host == self._host.name
-        self._do(self._core.leaderless(_now(), silent.candidate.pid if silent is not None and here else 0))
+        self._do(self._core.leaderless(self._now(), silent.candidate.pid if silent is not None and here else 0))
 
     def _welcomed(self, frame: frames.Welcome) -> None:
         self._log_id = frame.mark.log_id
@@ -341,7 +342,7 @@ class Agent:
 
     def _beat(self) -> frames.Beat:
         pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
-        about = self._node_info.changes(_now(), self._activity())
+        about = self._node_info.changes(self._now(), self._activity())
         describe(round=pulse.round or None)
         own_s, whole_s = (pulse.pace.own_s, pulse.pace.whole_s) if pulse.pace is not None else (None, None)
         stands = self._progress.changes() if self._core.running else None
@@ -354,7 +355,7 @@ class Agent:
     async def _watch_grace(self) -> None:
         while True:
             await asyncio.sleep(min(self._timing.orphan_grace_s / 10, 1.0))
-            self._do(self._core.waited(_now(), self._supervisor.progress() if self._core.running else ()))
+            self._do(self._core.waited(self._now(), self._supervisor.progress() if self._core.running else ()))
 
     def _carry_out(self, frame: frames.Orders) -> None:
         for order in frame.orders:
@@ -410,7 +411,7 @@ class Agent:
         except UsageError as error:
             self._do(self._core.unstartable(action, str(error)))
             return
-        self._progress.begin(pids, action.part.base_rank, _now(), launch.log_dirs)
+        self._progress.begin(pids, action.part.base_rank, self._now(), launch.log_dirs)
         self._evidence.begin(action.round, action.part.base_rank)
         log_dir = str(Path(launch.log_dirs[0]).parent) if self.config.writes_output and launch.log_dirs else ""
         self._do(self._core.started(action, pids, how, log_dir))
@@ -435,10 +436,10 @@ class Agent:
         while True:
             await asyncio.sleep(self._progress.check_s)
             if self._core.running:
-                await self._progress.check(self._supervisor.progress, _now)
+                await self._progress.check(self._supervisor.progress, self._now)
 
     def _report_notes(self) -> None:
-        for note in self._evidence.notes(_now(), self._core.incarnation):
+        for note in self._evidence.notes(self._now(), self._core.incarnation):
             self._record(note.fact, note.mono)
 
     def _report_failure(self, action: act.TellFailure) -> None:
@@ -508,7 +509,3 @@ class Agent:
         act.GiveUp: _give_up,
         act.Lead: _lead,
     }
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

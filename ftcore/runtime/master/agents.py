@@ -39,6 +39,8 @@ class Agents:
         self._new_sessions: dict[Session, None] = {}
         self._hosting: set[str] = set()
         self._standbys = Standbys()
+        self._attached = 0
+        self._looked_at: tuple[JobState | None, int, int] = (None, 0, 0)
 
     def begin(self, state: JobState) -> None:
         """Begin a term with a state that is durable."""
@@ -68,6 +70,7 @@ class Agents:
         if self._standbys.addresses:
             session.send(frames.Candidates(self._standbys.addresses))
         self._new_sessions[session] = None
+        self._attached += 1
         if not ahead:
             self._send_unanswered()
 
@@ -150,14 +153,20 @@ class Agents:
             now: monotonic nanoseconds.
         """
         state = self._state()
+        known, seq, attached = self._looked_at
+        if known is not state or seq != state.seq or attached != self._attached:  # else no other node can be due
+            self._looked_at = (state, state.seq, self._attached)
+            self._start_standbys(state)
+        if self._standbys.forget(now):
+            self._broadcast_candidates()
+
+    def _start_standbys(self, state: JobState) -> None:
         for place in nsmallest(1 + STANDBYS, state.membership.places)[1:]:
             node = state.membership.nodes[state.membership.places[place]]
             session = self.sessions.get(node.node)
             if session is not None and node.incarnation not in self._hosting:
                 self._hosting.add(node.incarnation)
                 session.send(frames.HostStandby())
-        if self._standbys.forget(now):
-            self._broadcast_candidates()
 
     def register_standby(self, address: str, now: int) -> None:
         """Register a standby's address; a new address is sent to all agents.

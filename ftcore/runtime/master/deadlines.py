@@ -9,7 +9,6 @@ the deadlines of earlier terms the time that they had left at that event: they m
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 from ftcore.engine.master import due
@@ -17,6 +16,7 @@ from ftcore.engine.turn import own_fact
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.ids import Nanoseconds, seconds
 from ftcore.ports import Clock
+from ftcore.runtime import tasks
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.states import timers
 
@@ -49,9 +49,7 @@ class Deadlines:
         while True:
             self._changed.clear()
             left_s, now = self.expire(), self._clock.mono()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._changed.wait()
+            await tasks.wait_or_set(self._changed, left_s)
             if left_s is not None and self._clock.mono() - now > seconds(left_s + FROZEN_S):
                 self._grace_from = self._clock.now()
 

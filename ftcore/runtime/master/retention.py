@@ -14,7 +14,6 @@ House rules:
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -29,6 +28,7 @@ from ftcore.events.envelope import Event
 from ftcore.events.retention import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
 from ftcore.ids import Seq, Term
 from ftcore.ports import Archive, Floor, RetainedLog, Space
+from ftcore.runtime import tasks
 from ftcore.states.model import JobState
 from ftcore.states.snapshot import Packed, pack, restore, seal
 
@@ -150,9 +150,7 @@ class LogRetention:
             await self._attempt(self._check_space)
             await self._attempt(self._save)
             await self._attempt(self._update_archive)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
-                    await self._wake.wait()
+            await tasks.wait_or_set(self._wake, self._interval_s)
             self._wake.clear()
 
     async def _attempt(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ftcore.engine import actions as act
 from ftcore.engine.orders import Order
-from ftcore.events.envelope import Event
+from ftcore.events.envelope import Event, Fact
 from ftcore.sim.protocol.environment import Environment
 from ftcore.sim.protocol.saved_state import LoadedRound
 from ftcore.sim.protocol.training import Gang, NodeWorkers
@@ -32,7 +32,7 @@ class Checker:
     def appended(self, event: Event) -> None:
         """An event is durable; the simulation's ``oracle`` includes its whole group."""
 
-    def acknowledged(self, node: str, incarnation: str, n: int, bodies: list[bytes]) -> None:
+    def acknowledged(self, facts: list[Fact]) -> None:
         """An agent received the acknowledgement of these facts."""
 
     def obeyed(self, node: str, incarnation: str, order: Order, actions: act.Actions) -> None:

@@ -57,6 +57,7 @@ class Environment(ABC):
             SimMachine(f"host{n}", self.chance.randint(-skew, skew), self.chance.randint(0, ns(UPTIME_S)), switch)
             for n, switch in enumerate(switches)
         ]
+        self._addresses = {host.name: f"10.0.0.{1 + n}" for n, host in enumerate(self.hosts)}
         self.bad_switches: list[str] = []
         self.net = Network(self.clock, self.chance, options.delay_s)
         self.store = Store(self.clock, self.net, self.chance, options.spec.timing.master_lease_s, options.ambiguous)
@@ -108,7 +109,7 @@ class Environment(ABC):
 
     def address_of(self, host: str) -> str:
         """The address of a host."""
-        return f"10.0.0.{1 + next(n for n, one in enumerate(self.hosts) if one.name == host)}"
+        return self._addresses[host]
 
     def log_of(
         self, process: Process, writes: Written = lambda batch: True, wrote: Written = lambda batch: True

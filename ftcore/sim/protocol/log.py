@@ -1,7 +1,6 @@
 """Client of the simulated store: the port ``EventLog`` for one process, over the network."""
 
 import asyncio
-import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -13,6 +12,7 @@ from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
 from ftcore.logs.rules import encode_group
 from ftcore.ports import Candidate, Floor, Leader, Snapshot, Space
+from ftcore.runtime import tasks
 from ftcore.sim.protocol.clock import ns
 from ftcore.sim.protocol.hosts import Process, settle
 from ftcore.sim.protocol.store import JOB, Store
@@ -110,9 +110,7 @@ class SimLog:
         """Wait for a notification of the store."""
         event = asyncio.Event()
         self._store.wake_for(self._process, event)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await event.wait()
+        await tasks.wait_or_set(event, timeout_s)
 
     async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
         """See ``ports.EventLog``."""

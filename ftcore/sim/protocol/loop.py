@@ -9,10 +9,14 @@ process has a loop that can be frozen and killed, and all loops share one clock.
 """
 
 import asyncio
-import contextvars
+from asyncio.futures import Future
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from ftcore.ids import SECOND
 from ftcore.sim.protocol.clock import Scheduler, ns
@@ -20,25 +24,25 @@ from ftcore.sim.protocol.clock import Scheduler, ns
 TURN_MAX = 100_000
 """Most callbacks of a process at one instant; more count as an endless loop."""
 
+_TURN = range(TURN_MAX)
+
 
 class Restless(Exception):
     """A process runs callbacks endlessly at one instant."""
 
 
-class _Callback:
+class _Callback(msgspec.Struct):
     """A ready or scheduled callback: what asyncio uses of its own ``TimerHandle``, at less cost.
 
-    Attributes:
+    Args:
         callback, args, context: as for ``call_soon``; no callback: it was cancelled.
         loop: the loop, if it is scheduled.
     """
 
-    __slots__ = ("args", "callback", "context", "loop")
-
     callback: Callable[..., object] | None
     args: tuple[Any, ...]
-    context: contextvars.Context
-    loop: "VirtualLoop"
+    context: Context
+    loop: "VirtualLoop | None" = None
 
     def cancel(self) -> None:
         """Drop the callback."""
@@ -47,6 +51,7 @@ class _Callback:
     def ring(self) -> None:
         """Make the callback ready now."""
         loop = self.loop
+        assert loop is not None
         if self.callback is not None and not loop._killed:
             loop._ready.append(self)
             if not loop._turns:
@@ -76,6 +81,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._frozen = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._fuse: tuple[int, Callable[[], object]] | None = None
+        self.create_future = partial(Future, loop=self)  # type: ignore[method-assign]
 
     # -- state of the process
 
@@ -117,13 +123,15 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._clock.after(0, self._turn)
 
     def _turn(self) -> None:
-        ready, count = self._ready, 0
+        ready = self._ready
         self._turns = True
         if self._clock.running is not self:  # it stays until another loop runs: telling asyncio is a system call
             self._clock.running = self
             asyncio._set_running_loop(self)
         try:
-            while ready and not self._frozen:  # `kill` clears it
+            for _ in _TURN:
+                if not ready or self._frozen:  # `kill` clears it
+                    break
                 handle = ready.popleft()
                 callback = handle.callback
                 if callback is None:
@@ -134,11 +142,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     raise
                 except BaseException as error:
                     self.call_exception_handler({"message": f"Exception in callback {callback}", "exception": error})
-                count += 1
-                if count > TURN_MAX:
-                    raise Restless(f"{len(ready)} callbacks, the next of them {ready[0].callback}")
                 if self._fuse is not None:
                     self._burn()
+            else:
+                raise Restless(f"{TURN_MAX} callbacks, the newest of them {callback}")
         finally:
             self._turns = False
 
@@ -156,12 +163,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return (self._clock.now + self._offset) / 1e9
 
     def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Callback:
         """Run a callback at this instant, after the ready ones."""
-        handle = _Callback()
-        handle.callback, handle.args = callback, args
-        handle.context = contextvars.copy_context() if context is None else context
+        handle = _Callback(callback, args, copy_context() if context is None else context)
         if not self._killed:
             self._ready.append(handle)
             if not self._turns:
@@ -171,33 +176,23 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Callback:
         """Run a callback in ``delay`` seconds."""
-        handle = _Callback()
-        handle.callback, handle.args, handle.loop = callback, args, self
-        handle.context = contextvars.copy_context() if context is None else context
+        handle = _Callback(callback, args, copy_context() if context is None else context, self)
         clock, offset = self._clock, self._offset
         clock.at(round(((clock.now + offset) / 1e9 + delay) * SECOND) - offset, handle.ring)
         return handle
 
     def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Callback:
         """Run a callback at a time."""
-        handle = _Callback()
-        handle.callback, handle.args, handle.loop = callback, args, self
-        handle.context = contextvars.copy_context() if context is None else context
+        handle = _Callback(callback, args, copy_context() if context is None else context, self)
         self._clock.at(ns(when) - self._offset, handle.ring)
         return handle
 
-    def create_future(self) -> "asyncio.Future[Any]":
-        """A future of this loop."""
-        return asyncio.Future(loop=self)
-
-    def create_task(
-        self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
-    ) -> "asyncio.Task[Any]":
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> "asyncio.Task[Any]":
         """A task of this loop, referenced until it is done."""
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks.add(task)

@@ -21,7 +21,7 @@ import structlog
 from ftcore.engine import actions as act
 from ftcore.engine.orders import Order
 from ftcore.events.codec import decode_fact
-from ftcore.events.envelope import Event
+from ftcore.events.envelope import Event, Fact
 from ftcore.events.registry import Kind
 from ftcore.runtime.wire import frames
 from ftcore.sim.protocol.checker import Checker, Violation
@@ -41,14 +41,10 @@ from ftcore.sim.protocol.training import Gang, NodeWorkers
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import JobState
 
-__all__ = ["Result", "Simulation", "collecting_rarely", "run_protocol"]
+__all__ = ["Result", "Simulation", "collect", "collecting_between", "run_protocol"]
 
 STEPS_ON = 3
 """Steps after the repair that prove that the job trains."""
-
-YOUNG_MAX = 10_000
-"""New objects after which garbage is collected. A simulation itself is garbage in cycles; nearly all other objects end
-with their last reference."""
 
 TURNS_MAX = 3_000_000
 """Most executed queue entries of a simulation; more count as an endless loop."""
@@ -109,7 +105,7 @@ class Simulation(Environment):
         self.checkers = [make(self) for make in ALL]
         self._hooks = hooks(self.checkers)
         self._replay = next(checker for checker in self.checkers if isinstance(checker, ReplayAgrees))
-        self._unacknowledged: dict[tuple[str, str], dict[int, bytes]] = {}
+        self._unacknowledged: dict[tuple[str, str], dict[int, Fact]] = {}
         self.platform = PlatformWorld(self)
         self.people = People(self, self.living_masters, self.platform.nodes)
         self.injector = FaultInjector(self, self.platform, self.people, self.living_masters)
@@ -172,7 +168,7 @@ class Simulation(Environment):
             assert isinstance(found, frames.Facts)
             for raw in found.facts:
                 fact = decode_fact(bytes(raw))
-                self._unacknowledged.setdefault((fact.id.source, fact.id.incarnation), {})[fact.id.n] = bytes(raw)
+                self._unacknowledged.setdefault((fact.id.source, fact.id.incarnation), {})[fact.id.n] = fact
 
     def heard(self, process: Process, frame: bytes) -> None:
         """See ``Environment``: facts that an agent's master acknowledges are durable."""
@@ -183,9 +179,9 @@ class Simulation(Environment):
             return
         n = max(found.n, found.acked)
         sent = self._unacknowledged.get((process.node, process.life), {})
-        bodies = [sent.pop(m) for m in sorted(sent) if m <= n]
+        facts = [sent.pop(m) for m in sorted(sent) if m <= n]
         self._catch_up()
-        self._report(Checker.acknowledged, process.node, process.life, n, bodies)
+        self._report(Checker.acknowledged, facts)
 
     def obeyed(self, node: str, incarnation: str, order: Order, actions: act.Actions) -> None:
         """See ``Environment``."""
@@ -345,7 +341,14 @@ def run_protocol(
     Returns:
         The result; a violation is returned, not raised.
     """
-    sim = Simulation(options or draw(seed, nodes), show)
+    try:
+        return _run(options or draw(seed, nodes), show)
+    finally:
+        collect()
+
+
+def _run(options: SimOptions, show: Callable[[str], None] | None) -> Result:
+    sim = Simulation(options, show)
     try:
         sim.run()
     except Violation as violation:
@@ -361,7 +364,10 @@ def run_protocol(
 def _quiet() -> Iterator[None]:
     """Context manager: suppress the log lines of production code."""
     before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+        logger_factory=structlog.ReturnLoggerFactory(),
+    )
     try:
         yield
     finally:
@@ -369,13 +375,24 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def collecting_rarely() -> Iterator[None]:
-    """Context manager for many simulations: collect garbage rarely, and only what they leave."""
-    before = gc.get_threshold()
+def collecting_between() -> Iterator[None]:
+    """Context manager for many simulations: garbage is collected only by ``collect``, between them.
+
+    A simulation is garbage in cycles when it has ended; before, nearly all objects end with their last reference. So
+    each object is examined once, while it is in the processor's cache.
+    """
+    enabled = gc.isenabled()
     gc.freeze()
-    gc.set_threshold(YOUNG_MAX)
+    gc.disable()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
         gc.unfreeze()
+        if enabled:
+            gc.enable()
+
+
+def collect() -> None:
+    """Collect what the last simulation has left, within ``collecting_between``; without it, do nothing."""
+    if not gc.isenabled():
+        gc.collect(0)

@@ -25,7 +25,7 @@ HOST = "@store"
 
 JOB = JobName("job")
 
-PATIENCE_S = 1.5
+PATIENCE_NS = ns(1.5)
 """Timeout of a request for its sender."""
 
 
@@ -71,14 +71,19 @@ class Store:
             answer: called with the answer.
             reads: the work is read-only, so the client retries after a lost answer.
         """
-        settled = [False]
+        settled = False
 
         def settle(result: Any) -> None:
-            if not settled[0]:
-                settled[0] = True
+            nonlocal settled
+            if not settled:
+                settled = True
                 answer(result)
 
-        asker.after(ns(PATIENCE_S), lambda: settle(LogUnavailable("the store does not answer")))
+        def give_up() -> None:
+            if not settled:
+                settle(LogUnavailable("the store does not answer"))
+
+        asker.after(PATIENCE_NS, give_up)
         delay = ns(0.002 * self.slow) + self.net.delay()
         strange = not reads and self.chance.random() < self.ambiguous
         if strange and self.chance.random() < 0.3:

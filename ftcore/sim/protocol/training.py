@@ -300,14 +300,18 @@ class JobTraining:
         members = list(gang.members.values())
         if len(members) < gang.nodes or gang.step < 0:
             return "not whole"
+        found = next(filter(None, (ranks.ill for ranks in members)), "")
+        if found or self.net.whole:
+            return found
         hosts = [ranks.process.host.name for ranks in members]
-        cut = not all(self.net.connected(*pair) for pair in itertools.combinations(hosts, 2))
-        return next(filter(None, (ranks.ill for ranks in members)), "cut" if cut else "")
+        return "" if all(self.net.connected(*pair) for pair in itertools.combinations(hosts, 2)) else "cut"
 
     def _moves(self, gang: Gang) -> bool:
         members = list(gang.members.values())
         if len(members) < gang.nodes or gang.step < 0 or not all(ranks.whole for ranks in members):
             return False
+        if self.net.whole:
+            return True
         first, *rest = (ranks.process.host.name for ranks in members)
         return all(self.net.connected(first, other) for other in rest)
 

@@ -74,7 +74,7 @@ def test_cut_watch(server: ApiServerThread, api: Client, abort: bool) -> None:
     thread = threading.Thread(target=listen)
     thread.start()
     api.post(MAPS, config("a"))
-    assert first.wait(30)
+    assert first.wait(60)
     assert server.call(server.server.web.cut_watches, "configmaps", abort) == 1
     thread.join(60)
     assert ends == ["reset" if abort else "end"]

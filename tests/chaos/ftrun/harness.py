@@ -36,10 +36,10 @@ JOBS = Path(__file__).parent / "jobs"
 PATIENCE_S = 60.0
 """Bound of every wait; far more than any needs."""
 
-LATE_S = 3.0
+LATE_S = 30.0
 """How long what stands in the log may need to be seen here, once every ftrun has ended."""
 
-GONE_S = 20.0
+GONE_S = 60.0
 """Bound of the wait for processes that were told to end; a master that nobody calls may take ``master_idle_s``."""
 
 JOB = "job"

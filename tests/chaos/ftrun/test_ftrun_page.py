@@ -29,7 +29,7 @@ def test_the_page_follows_the_job_and_its_master(job: Ftrun) -> None:
     authorized = {"Authorization": f"Bearer {link.partition('#token=')[2]}"}
 
     def view() -> dict[str, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
             connection.request("GET", "/view", headers=authorized)
             answer = connection.getresponse()

@@ -14,7 +14,6 @@ with it.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -324,9 +323,7 @@ class Link:
                 size += len(body)
                 self._sent = n
             await stream.write(frames.encode(frames.Facts(tuple(packed)) if packed else self._beat()))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._timing.heartbeat_s):
-                    await self._pending.wait()
+            await tasks.wait_or_set(self._pending, self._timing.heartbeat_s)
 
 
 def make_hello(

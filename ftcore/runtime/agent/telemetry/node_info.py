@@ -85,6 +85,8 @@ class NodeInfoWatch:
         current = (phase, self._blind)
         phase, blind = (new if new != sent else "" for new, sent in zip(current, self._sent, strict=True))
         self._sent = current
+        if not (self._whole or net or hits or gauges or phase or blind):
+            return None
         about, self._whole = (self._about if self._whole else frames.NodeInfo()), False
         changed = msgspec.structs.replace(about, net=net, hits=hits, phase=phase, gauges=gauges, blind=blind)
         return changed if changed != frames.NodeInfo() else None

@@ -89,7 +89,7 @@ class NotesWatch:
         found: list[tuple[int, FindingNote]] = []
         facts: list[NoteFact] = []
         for local, page in enumerate(pages):
-            if page is None:
+            if page is None or not (page.findings or page.saves):
                 continue
             findings, saves = self._read.get(local, (0, 0))
             found += ((local, finding) for finding in page.findings if finding.number > findings)
