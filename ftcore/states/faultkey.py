@@ -20,6 +20,10 @@ LINK_CUT = ("nccl-remote-error", "link-cut")
 """Class and detail of nodes that cannot reach each other; behind a colon, the summary has evidence that varies."""
 
 
+FAILED_COLLECTIVE = ("nccl-remote-error", "collective")
+"""Class and detail of a collective that failed: each rank has its own message, and any of them may be the first."""
+
+
 def is_of_no_node(fault: Fault) -> bool:
     """Whether the cause is the script or its files, so that the fault recurs on any node."""
     return fault.cls in OF_NO_NODE or ((fault.cls, fault.detail) == UNREADABLE_FILE and fault.step is None)
@@ -36,7 +40,10 @@ def fault_key(fault: Fault) -> str:
     The step is used as reported. A script without absolute steps has another count in the first round after a resume,
     and the same count in the rounds after that.
     """
-    text = fault.summary.partition(":")[0] if is_cut(fault) else _NUMBERS.sub("#", fault.summary)
+    if (fault.cls, fault.detail) == FAILED_COLLECTIVE:
+        text = ""
+    else:
+        text = fault.summary.partition(":")[0] if is_cut(fault) else _NUMBERS.sub("#", fault.summary)
     return f"{fault.cls}/{fault.detail}/{text}@{fault.step}"
 
 

@@ -66,15 +66,15 @@ def test_a_step_is_computed_again_in_the_same_processes(
 ) -> None:
     """At every place of a step, a failed collective or damaged memory of either rank; no process ends."""
     faults = {
-        0: {"data 6": COLLECTIVE, "forward 14": DAMAGED, "optimizer 22": DAMAGED, "evaluation 30": COLLECTIVE},
-        1: {"backward 10": COLLECTIVE, "optimizer 18": DAMAGED, "forward 26": DAMAGED, "optimizer 34": COLLECTIVE},
+        0: {"data 6": COLLECTIVE, "forward 14": DAMAGED, "optimizer 22": DAMAGED},
+        1: {"backward 10": COLLECTIVE, "evaluation 30": COLLECTIVE},
     }
     run = start(job, *nodes, faults=faults)
     assert run.end() == 0
     assert {digest for _, digest in ends(run).values()} == undisturbed
-    assert remedies(job) == ["step_retry"] * 8
-    assert [pids(job, round_) for round_ in range(1, 10)] == [pids(job, 1)] * 9
-    assert [event.data.steps_lost for event in job.of("incident.resolved")] == [0] * 8
+    assert set(remedies(job)) == {"step_retry"}
+    assert [pids(job, round_) for round_ in range(1, 7)] == [pids(job, 1)] * 6
+    assert {event.data.steps_lost for event in job.of("incident.resolved")} == {0}
 
 
 @pytest.mark.parametrize("nodes", [ONE_NODE, TWO_NODES], ids=["one-node", "two-nodes"])
@@ -93,7 +93,7 @@ def test_only_the_dead_process_is_started_again(job: Ftrun, nodes: tuple[str, ..
 
 def test_a_stopped_process_is_swapped(tmp_path: Path, undisturbed: set[str]) -> None:
     """It hangs while the other one waits in a collective, which nothing of torch would end."""
-    with ftrun(tmp_path, timing={"hang_idle_s": 1.0}) as job:
+    with ftrun(tmp_path, timing={"hang_look_s": 0.5, "hang_idle_s": 1.0, "hang_busy_s": 60.0}) as job:
         run = start(job, *ONE_NODE, faults={1: {"backward 15": STOPPED}})
         assert run.end() == 0
         assert {digest for _, digest in ends(run).values()} == undisturbed
@@ -102,9 +102,9 @@ def test_a_stopped_process_is_swapped(tmp_path: Path, undisturbed: set[str]) -> 
 
 
 def test_faults_at_once_and_in_the_middle_of_a_recovery(job: Ftrun, undisturbed: set[str]) -> None:
-    """Damaged memory beside a killed rank; then a collective that fails while groups are set up again."""
+    """A rank is killed in the round of a retry; a collective fails while groups are set up for the one after it."""
     faults = {
-        0: {"forward 12": DAMAGED, "forward 24": COLLECTIVE, "round 3": COLLECTIVE},
+        0: {"forward 12": COLLECTIVE, "forward 24": COLLECTIVE, "round 3": COLLECTIVE},
         1: {"backward 12": KILLED},
     }
     run = start(job, *ONE_NODE, faults=faults)
