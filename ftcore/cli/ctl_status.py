@@ -216,7 +216,7 @@ def _replicas(job: JobStatus) -> str | None:
 def _abilities(job: JobStatus) -> str:
     declared = ", ".join(dict.fromkeys(name for names in job.abilities.values() for name in names))
     unsupported = ", ".join(job.unsupported)
-    ignored = f"declared without effect, because the running script reports it: {unsupported}" if unsupported else ""
+    ignored = f"declared, but not supported by this ftcore: {unsupported}" if unsupported else ""
     awaited = NOT_REPORTED if job.step is None and job.state in _BEFORE_STEPS else ""
     known = "; ".join(filter(None, (declared, ignored))) or NOTHING_DECLARED
     return f"{known}; {awaited}" if awaited else known

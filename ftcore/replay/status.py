@@ -126,7 +126,7 @@ class JobStatus:
         request: the operator's request that waits or is being carried out, if any.
         quarantined: nodes that may not join until an operator admits them, and why.
         abilities: abilities by the part of the job that declared them.
-        unsupported: abilities that the policy file declares without effect: the running script reports them.
+        unsupported: abilities that the policy file declares and this release cannot carry out.
         checkpoint: step of the newest valid committed checkpoint, if any.
         nodes: all nodes by ordinal; nodes that left or were lost come last.
         standstill: set while no step is completed and an alert was raised.
