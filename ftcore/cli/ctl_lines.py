@@ -131,7 +131,8 @@ def _failed(data: worker.WorkerFailed) -> str:
 def _started(data: worker.WorkersStarted) -> str:
     pids = listed([f"local rank {rank} pid {pid}" for rank, pid in enumerate(data.pids)], NAMES_SHOWN)
     workers = plural(len(data.pids), "worker")
-    return f"{data.node}: round {data.round}, {workers} by {data.how}{reason_suffix(pids)}"
+    how = "that waited for it" if data.how == "parked" else f"by {data.how}"
+    return f"{data.node}: round {data.round}, {workers} {how}{reason_suffix(pids)}"
 
 
 def _stood(data: worker.WorkersStood) -> str:

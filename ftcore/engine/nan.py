@@ -9,12 +9,18 @@ from ftcore.events.policy import AlertRaised
 from ftcore.events.worker import NAN_STEPS
 from ftcore.states.model import JobState
 from ftcore.states.phases import has_ended
+from ftcore.states.revisions import IN_PROCESS, follows
 
 REMEDIES = (
     "the policy `rollback_and_skip` goes back to an earlier checkpoint and skips data; `recompute_step` (TRE) computes "
-    "the step again, but is not implemented in this release"
+    "a step with an abnormal gradient norm again"
 )
 """Both are off unless a policy file has them."""
+
+_EARLIER = REMEDIES.replace(
+    "a step with an abnormal gradient norm again", "the step again, but is not implemented in this release"
+)
+"""The text of masters before revision 17."""
 
 NAN_TITLE = "loss is NaN"
 
@@ -24,7 +30,8 @@ def warn_of_nan(turn: Turn) -> None:
     state, nan = turn.state, turn.state.training.nan
     if nan is None or nan.seq != turn.fact.seq or has_ended(state):
         return
-    text = f"the loss is NaN or infinite since step {nan.since}, for {NAN_STEPS} steps in a row; {REMEDIES}"
+    remedies = REMEDIES if follows(state, IN_PROCESS) else _EARLIER
+    text = f"the loss is NaN or infinite since step {nan.since}, for {NAN_STEPS} steps in a row; {remedies}"
     turn.emit(AlertRaised(severity="critical", title=f"{state.job}: {NAN_TITLE}", text=text))
 
 

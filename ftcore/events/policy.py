@@ -73,7 +73,8 @@ class Declared(Payload):
         groups: groups of global ranks that hold the same state.
         abilities: declared abilities of the script that the release that read the file supports; ``replicas`` is one of
             them if there are replicas.
-        unsupported: declared abilities that this release does not support; they have no effect.
+        unsupported: declared abilities without effect: the running script reports them, or an earlier release did not
+            implement them.
         checkpoint_every: steps between two checkpoints; 0: not declared.
         checkpoints: settings for checkpoints.
         health: when nodes are checked: ``auto``, ``always``, ``suspect`` or ``never``.

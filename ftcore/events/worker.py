@@ -53,7 +53,8 @@ class WorkersStarted(Payload):
         incarnation: the agent's incarnation.
         round: the round they belong to.
         pids: process IDs, by local rank.
-        how: ``fork`` from the warm process or ``exec`` of a fresh interpreter, with the reason for the latter.
+        how: ``fork`` from the warm process, or ``exec`` of a fresh interpreter, with the reason; ``parked`` if none was
+            started: all of them waited for the round.
         log_dir: directory of the round's output on the node, with a directory ``rank_R`` for each worker; empty:
             another launcher writes the output, or an earlier release wrote this event.
     """

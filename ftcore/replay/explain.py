@@ -7,7 +7,7 @@ Phases, in seconds. Each begins where the previous one ends:
 | ``detect`` | the fact that opened the incident; begins with the fault, or the last step (``phases.py``) |
 | ``decide`` | the fact that brought the verdict ``take`` of the plan that held |
 | ``wait`` | the fact after which replacements were ready for the nodes that leave; training went on meanwhile |
-| ``stop`` | the fact after which no worker of the old round ran: ``round.planned``, or the job's end |
+| ``stop`` | the fact after which no worker of the old round ran, or all waited: ``round.planned``, or the job's end |
 | ``rendezvous`` | the fact that fixed the new world (``world.formed``); back-off and waiting for nodes included |
 | ``start`` | the fact after which every worker ran (``round.started``), or had obeyed in place (``plan.applied``) |
 | ``first_step`` | the fact that resolved it by a completed step; begins where ``start`` ends, loading included |
@@ -17,7 +17,7 @@ A phase ends, and the next one begins, when the master received a fact (``Event.
 overlap. That clock is the monotonic clock of one master, aligned with the wall clock when its term began.
 
 House rules: a plan that failed, or that only prepared the next one (a checkpoint, an alert), counts as ``decide``, so
-the phases of the plan that succeeded add up to the total. A plan that keeps the processes has neither ``stop`` nor
+the phases of the plan that succeeded add up to the total. A plan ``in_place`` has neither ``stop`` nor
 ``rendezvous``; its ``start`` begins with the verdict.
 A decision is made in the turn of its fact and has that fact's time: a ``decide`` of 0.0 means *in the same turn*.
 Unknown values are None, never 0: a source that reported no clock, a phase that the incident did not have. The

@@ -5,6 +5,7 @@ A rank whose norm is at or over the threshold stops the step before the optimize
 reports it with ``again`` among the values: that opens no incident.
 """
 
+import math
 from typing import Final
 
 from ftcore.events.worker import FaultObserved
@@ -66,6 +67,8 @@ def note_norm(state: JobState, data: FaultObserved) -> bool:
     if step is None or not (again or stops_step(state, data.kind)):
         return again
     norms, value = state.training.norms, data.values.get(NORM)
+    if value is not None and not math.isfinite(value):
+        value = None
     known = norms.get(step)
     if known is not None and len(known.values) == 1 and (again or data.round > known.round):
         known.round, known.values = data.round, (*known.values, value)

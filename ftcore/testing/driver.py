@@ -13,7 +13,18 @@ by ``tick_s`` with every fact, and to the next deadline on ``wait``; nothing her
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ftcore.commands import AskPolicy, CheckHealth, DeleteNodes, ReleaseNode, ReplaceNodes, SaveCheckpoint, tag_of
+from ftcore.commands import (
+    AskPolicy,
+    CheckHealth,
+    DeleteNodes,
+    ParkWorkers,
+    ReleaseNode,
+    ReplaceNodes,
+    SaveCheckpoint,
+    StartWorkers,
+    StopWorkers,
+    tag_of,
+)
 from ftcore.engine.actions import Findings
 from ftcore.engine.decide import turn
 from ftcore.engine.orders import Order, order_for
@@ -37,6 +48,7 @@ from ftcore.states.fold import next_deadline
 from ftcore.states.model import JobState, to_json
 from ftcore.states.phases import has_ended
 from ftcore.states.revisions import NEWEST
+from ftcore.states.worker import WorkerPhase
 from ftcore.version import __version__
 
 EPOCH_NS = 1_700_000_000_000_000_000
@@ -58,8 +70,7 @@ class JobDriver:
 
     Attributes:
         refuses: kinds of orders (``park_workers``) that a node does not carry out, by node; ``*``: every node. It
-            answers
-            as in production: a failed start or store, or a refusal.
+            answers as in production: a failed start or store, or a refusal.
         health: result of a node's health check, if not ``healthy``: ``faulty``, ``failed``, ``unavailable``, ``slow``,
             ``unreachable`` (no data exchange with any node), or ``apart`` (data exchange in pairs, but not with all
             nodes of its switch at once).
@@ -94,6 +105,7 @@ class JobDriver:
         self._incarnations: dict[str, int] = {}
         self._said: dict[tuple[str, str], int] = {}
         self._silent: set[str] = set()
+        self._parked: set[str] = set()
         self.abilities = tuple(map(str, abilities))
         self.external = dict(external or {})
         self.refuses: dict[str, tuple[str, ...]] = {}
@@ -172,6 +184,7 @@ class JobDriver:
         """A node, or a new incarnation of it, joins; default: common slots, no place, no labels, warm, no copies."""
         self._incarnations[node] = self._incarnations.get(node, 0) + 1
         self._silent.discard(node)
+        self._parked.discard(node)
         self.say(
             node,
             NodeJoined(
@@ -199,6 +212,7 @@ class JobDriver:
 
     def fail(self, node: str, *, local_rank: int = 0, exitcode: int = 1, message: str = "", tail: str = "") -> None:
         """A worker of the node fails after the last completed step."""
+        self._parked.discard(node)
         found = self.state.membership.nodes[node]
         self.say(
             node,
@@ -332,7 +346,12 @@ class JobDriver:
         if isinstance(command, ReleaseNode):
             self._silent.add(node)
         findings = self._findings(node, command) if isinstance(command, CheckHealth) else HEALTHY
-        self.say(node, answer(command, effect, found, step=self.step or None, findings=findings))
+        how = "parked" if node in self._parked else "fork"
+        if isinstance(command, ParkWorkers) and WorkerPhase.EXITED not in found.workers:
+            self._parked.add(node)
+        elif isinstance(command, StartWorkers | StopWorkers):
+            self._parked.discard(node)
+        self.say(node, answer(command, effect, found, step=self.step or None, how=how, findings=findings))
         action = self.state.orders.open.get(effect)
         if isinstance(command, SaveCheckpoint) and not command.hold and (action is None or not action.waiting):
             self.commit()

@@ -209,6 +209,19 @@ def test_what_is_saved_before_is_not_lost() -> None:
     assert plain.goodput < saved.goodput
 
 
+@pytest.mark.parametrize("kind", ["uce", "collective"])
+def test_a_retry_costs_no_start_of_processes(kind: str) -> None:
+    """All ranks wait, load from memory and go on: neither new processes nor their warm-up."""
+    faults = tuple(TraceFault(time_s=time, node=1, kind=kind) for time in (20_000, 50_000))
+    request = CampaignRequest(nodes=4, days=1, trace=Trace(source="trace", faults=faults, nodes=4))
+    restarted, retried = (simulate(attrs.evolve(request, assumed=assumed)) for assumed in ((), ("retry",)))
+    assert sum(tally.resolved for tally in restarted.tally.policies.values()) == 2
+    assert {name: tally.resolved for name, tally in retried.tally.policies.items()} == {"step_retry": 2}
+    costs = Costs()
+    saved = costs["start"] - costs["start_parked"] + costs["warm_up"] + costs["load"] - costs["load_memory"]
+    assert retried.goodput - restarted.goodput > 2 * saved / DAY
+
+
 def test_a_fleet_comes_and_goes_by_its_trace() -> None:
     """A fleet trains only after its first nodes have joined, and continues with fewer nodes after a preemption."""
     faults = [TraceFault(time_s=3600.0, node=place, kind="@join") for place in range(4)]

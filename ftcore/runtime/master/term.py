@@ -37,6 +37,7 @@ from ftcore.runtime.master.contradictions import Contradictions
 from ftcore.runtime.master.deadlines import Deadlines
 from ftcore.runtime.master.follower import Follower
 from ftcore.runtime.master.liveness import CHECK_S, Liveness
+from ftcore.runtime.master.norms_file import NormsFile
 from ftcore.runtime.master.operator_commands import OperatorCommands
 from ftcore.runtime.master.platform_client import PlatformClient
 from ftcore.runtime.master.policy_runner import Ask, PolicyRunner, ask
@@ -142,6 +143,7 @@ class Term:
             self.sequencer, self.clock, lambda: self.liveness.timing.node_lease_s, trusted=follower.knows_clock
         )
         self._alerts = Alerts(self.record, parts.send)
+        self._norms_file = NormsFile()
         self._policy_runner = PolicyRunner(self.record, parts.ask)
         self._platform_client = None
         if platform:
@@ -202,6 +204,7 @@ class Term:
         finally:
             await tasks.end(duties)
             await self._policy_runner.close()
+            await self._norms_file.close()
             self._retention.close()
             if self._platform_client is not None:
                 await self._platform_client.close()
@@ -268,6 +271,7 @@ class Term:
                 self._had_run = True
             elif isinstance(event.data, AlertRaised):
                 self._alert(event, end=has_ended(self.state))
+        self._norms_file.committed(batch, self.state)
         self.agents.committed(batch)
         self.operator_commands.committed(batch)
         self.admission.committed()

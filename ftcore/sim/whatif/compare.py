@@ -316,7 +316,7 @@ class WhatIf:
                 incident.saved = incident.saved or option.saves
                 continue
             incident.tried.append(policy)
-            if verdict.plan is PlanKind.RESTART:
+            if verdict.plan is PlanKind.RESTART and not option.parks:
                 state.history.streak += 1
             if option.keeps and incident.kind == "fault":  # assume that the fault recurs in the next round
                 readings += 1
@@ -382,6 +382,7 @@ def _option(policy: str, plan: str, wait_s: float, terms: Any) -> PlanOption:
         plan=plan,
         keeps=restart and not moves,
         parks=terms is not None and terms.survivors == "park",
+        starts=terms is None or terms.survivors != "park" or terms.patience_s is not None,
         launches=terms is not None and bool(terms.replace),
         saves=command is not None and type(command).__name__ == "SaveCheckpoint",
         ends=plan == PlanKind.END,

@@ -31,6 +31,7 @@ class PlanOption:
         plan: kind of the plan.
         keeps: restart on the same machines.
         parks: surviving workers are parked.
+        starts: at least one process is started; not if all are parked.
         launches: needs another machine.
         saves: saves a checkpoint of the current step.
         ends: ends the job, or no policy took the incident.
@@ -41,6 +42,7 @@ class PlanOption:
     plan: str
     keeps: bool = False
     parks: bool = False
+    starts: bool = True
     launches: bool = False
     saves: bool = False
     ends: bool = False
@@ -294,9 +296,10 @@ def _parts(option: PlanOption, result: str) -> tuple[str, ...]:
         return ()
     if option.plan == PlanKind.IN_PLACE:
         return ("in_place", "step") if result == "resolved" else ("in_place",)
-    stop, start, load = ("park", "start_parked", "load_memory") if option.parks else ("stop", "start", "load")
+    stop, load = ("park", "load_memory") if option.parks else ("stop", "load")
+    start, warm_up = ("start", ("warm_up",)) if option.starts else ("start_parked", ())
     way = (stop, *(("replace",) if option.launches else ()), start)
-    return (*way, load, "warm_up", "step") if result == "resolved" else (*way, "detect_crash")
+    return (*way, load, *warm_up, "step") if result == "resolved" else (*way, "detect_crash")
 
 
 def _measured(cases: Iterable[IncidentCase], costs: Costs) -> Costs:

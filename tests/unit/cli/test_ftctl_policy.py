@@ -97,7 +97,7 @@ def test_check_notes_that_same_fault_comes_before_the_budget(file, capsys):
 
 
 def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_path, capsys):
-    """Abilities that nobody asks the script for yet, and URLs that are stored in the log."""
+    """Abilities that the running script reports itself, and URLs that are stored in the log."""
     file.write_text(
         "version: 1\njob: {abilities: [pause, park, rollback]}\n"
         "chain:\n  - alert: {to: ['json://h/s3cret']}\n  - step_pause: {optional: true}\n  - process_restart\n"
@@ -105,18 +105,17 @@ def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_pat
     )
     assert main(["policy", "check", str(file)]) == 0
     out = capsys.readouterr().out
-    seen, able, secret = [line for line in out.splitlines() if line.startswith("note: ")]
-    assert "abilities: pause: no effect: the running script reports it" in seen
-    assert "abilities: park: not implemented in this release, no effect" in able
+    seen, secret = [line for line in out.splitlines() if line.startswith("note: ")]
+    assert "abilities: pause, park: no effect: the running script reports it; remove pause, park" in seen
     assert "are stored in the log" in secret and "s3cret" not in out
     assert main(["policy", "check", str(file), "--format", "json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["notes"]) == 3
+    assert len(json.loads(capsys.readouterr().out)["notes"]) == 2
     (tmp_path / "nothing.py").write_text("")
     for how in ("--standalone", "--local-nodes=1"):
         argv = [sys.executable, "-m", "ftcore.cli.ftrun", how, "--no-preload", "--policy", str(file), "nothing.py"]
         env = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
         told = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False).stderr
-        assert told.count("are stored in the log") == told.count("abilities: park: ") == 1
+        assert told.count("are stored in the log") == told.count("abilities: pause, park: ") == 1
     file.write_text(GOOD.replace("  - pod", "  - alert: {to: ['env:CHAT']}\n  - pod"))
     assert main(["policy", "check", str(file), "--platform", "local:"]) == 0
     assert "note: " not in capsys.readouterr().out

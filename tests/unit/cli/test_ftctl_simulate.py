@@ -242,7 +242,7 @@ def test_every_output_made_with_an_assumption_says_so_first(capsys: pytest.Captu
     assert "assumed" not in log.read_text() + picture.read_text()
     for command in commands:
         told = first(*command, "--assume", "park")
-        assert told == "assumed, not declared by any job: park; not implemented in this release: park"
+        assert told == "assumed, not declared by any job: park"
         assert first(*command, "--assume", "park", "--format", "json").startswith('{"assumed":["park"]')
     assert "assumed, not declared by any job: park" in log.read_text().splitlines()[0]
     assert "assumed, not declared by any job: park" in picture.read_text().splitlines()[0]

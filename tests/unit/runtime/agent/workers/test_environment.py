@@ -43,8 +43,16 @@ def test_a_rollback_sets_variables():
 def test_without_a_rollback_no_variable_is_set():
     """Variables of an outer job are not passed on."""
     outer = {"FTCORE_RESUME_STEP", "FTCORE_SKIP", "FTCORE_KEEPER", "FTCORE_RESUME", "FTCORE_LOCAL_RANK", "FTCORE_BATCH"}
-    outer |= {"FTCORE_PERSIST_EVERY"}
+    outer |= {"FTCORE_PERSIST_EVERY", "FTCORE_NORM_THRESHOLD", "FTCORE_TOLERATED"}
     assert not outer & env().keys()
+
+
+def test_the_threshold_of_the_norm_and_accepted_steps_reach_the_script():
+    """As the chain and the log have them; a number stays what it is."""
+    told = env(norm_threshold=2.5e-07, tolerated=(2, 310))
+    assert float(told["FTCORE_NORM_THRESHOLD"]) == 2.5e-07
+    assert json.loads(told["FTCORE_TOLERATED"]) == [2, 310]
+    assert env(norm_threshold=3.0)["FTCORE_NORM_THRESHOLD"] == "3.0"
 
 
 def test_a_global_batch_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
