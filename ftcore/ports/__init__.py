@@ -36,6 +36,7 @@ from ftcore.ports.platform import (
 from ftcore.ports.transport import Handle, Listener, Stream, Transport
 from ftcore.ports.workers import (
     BoundaryControl,
+    DeepInspector,
     Inspector,
     Launch,
     Performed,
@@ -63,6 +64,7 @@ __all__ = [
     "Handle",
     "PlatformEvent",
     "Host",
+    "DeepInspector",
     "Inspector",
     "Journal",
     "Launch",

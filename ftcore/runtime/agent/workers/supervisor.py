@@ -30,7 +30,7 @@ from ftcore.errors import UsageError
 from ftcore.faults.rule import Rule
 from ftcore.ids import Round
 from ftcore.ports import Launch, Progress, Signs, WorkerExit
-from ftcore.runtime.agent.workers import launchable, processes
+from ftcore.runtime.agent.workers import callfile, launchable, processes
 from ftcore.runtime.agent.workers.guard import Guard
 from ftcore.runtime.agent.workers.log_watch import HitCallback, LogWatch
 from ftcore.runtime.agent.workers.output import Console, FileWriter, LineCopies, OutputPipe
@@ -43,6 +43,7 @@ from ftcore.runtime.agent.workers.warm_start import AGENT_ENV, Started, new_tag
 from ftcore.runtime.warm import protocol
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
 from ftcore.shm.boundary import BoundaryOrders
+from ftcore.shm.calls import Call
 from ftcore.wording import plural
 
 ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
@@ -258,6 +259,21 @@ class LocalSupervisor:
     def stack(self, local_rank: int) -> str:
         """See ``ports.Inspector``."""
         return self._workers[local_rank].stacks.read() if local_rank < len(self._workers) else ""
+
+    def ask_child(self, local_rank: int, pid: int, locked: bool = False) -> bool:
+        """See ``ports.DeepInspector``."""
+        worker = self._workers[local_rank]
+        return worker.exitcode is None and worker.stacks.ask(pid, True, locked)
+
+    def ask_calls(self, local_rank: int) -> bool:
+        """See ``ports.DeepInspector``."""
+        worker = self._workers[local_rank]
+        return worker.exitcode is None and callfile.ask(worker.pid, worker.page.signs().sections.calls)
+
+    def calls(self, local_rank: int) -> tuple[tuple[Call, ...], str]:
+        """See ``ports.DeepInspector``."""
+        worker = self._workers[local_rank]
+        return callfile.read(worker.pid, worker.page.signs().sections.calls)
 
     def tail(self, local_rank: int, limit: int) -> str:
         """See ``ports.Supervisor``. Includes workers that have ended, until the next start."""
