@@ -255,3 +255,33 @@ def test_a_worker_that_holds_the_gil_is_active(tmp_path: Path) -> None:
         job.finish()
         assert run.end() == 0
         assert not job.of("incident.opened")
+
+
+BEFORE_THE_FIRST_STEP = """
+import os, time, torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+def load_vocabulary():
+    if rank == 1 and not os.path.exists("again"):
+        open("again", "w").close()
+        time.sleep(10**6)
+load_vocabulary()
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_that_hangs_before_the_set_up(tmp_path: Path) -> None:
+    """Before the first step, of workers made by exec: the other waits for it in the set-up of the process group."""
+    with ftrun(tmp_path, timing=SOON) as job:
+        (job.cwd / "train.py").write_text(BEFORE_THE_FIRST_STEP)
+        run = job.start("--nproc-per-node", "2", "--no-preload", "train.py", script="", preload=False)
+        seen = job.wait("standstill.judged", verdict="hang")
+        assert (seen.data.cause, seen.data.ranks) == ("absent", (1,))
+        assert "(load_vocabulary), all others wait in init_process_group (set-up for" in seen.data.message
+        assert job.wait("incident.opened", seen.seq).data.fault.root == seen.seq
+        assert run.end() == 0

@@ -120,7 +120,8 @@ class _WatchedRank:
 
     def woke(self, now: float) -> None:
         """Learn from a time without activity that is over."""
-        if self.used is not None and self.state in ("waits", "disk") and not self.place.op:
+        ends_itself = self.wait.ends_at is not None
+        if self.used is not None and self.state in ("waits", "disk") and not self.place.op and not ends_itself:
             self.learned.idled(now - self.still_since)
 
     def section(self, now: float) -> tuple[str, float | None, float | None, bool]:
