@@ -25,7 +25,7 @@ from ftcore.replay.causality import CausalTree, CauseNode, depth_first
 from ftcore.replay.clocks import ClockBounds, NodeClock
 from ftcore.replay.explain import FaultOrigin, Incident
 from ftcore.replay.goodput import GoodputLedger
-from ftcore.replay.hang import HANGS, Hang
+from ftcore.replay.hang import HANGS, HangingRanks
 from ftcore.replay.incident_text import again_lines, clock_lines, cost_text, done_text, folded_answers, to_do_lines
 from ftcore.replay.outlook import Outlook, outlook
 from ftcore.sim.whatif.presets import PresetCost, PresetPrices
@@ -142,7 +142,7 @@ def _what(node: CauseNode) -> str:
 def _print(found: Explanation, out: "Console", args: argparse.Namespace) -> None:
     incident = found.incident
     _print_answers(found, out)
-    if incident.hang is not None:
+    if incident.hang:
         out.print("\nRanks", style="strong")
         _print_hang(incident.hang, out)
     out.print("\nDecisions", style="strong")
@@ -213,12 +213,12 @@ def _cause_lines(found: Explanation) -> list[str]:
     return [*lines, f"{times} UTC, events {incident.first_seq} to {incident.last_seq}", *clock_lines(found.clocks)]
 
 
-def _print_hang(hang: Hang, out: "Console") -> None:
+def _print_hang(groups: Sequence[HangingRanks], out: "Console") -> None:
     """Which ranks hang, which wait for them, and the innermost frames of each."""
     from rich.text import Text
 
     rows = table("", "", "WHAT", flexible=("WHAT",))
-    for group in hang.groups:
+    for group in groups:
         node = f" (on {group.node})" if group.node else ""
         rows.add_row("", Text(group.role, style="bad" if group.role == HANGS else ""), printable(group.what + node))
         for frame in group.frames[:FRAMES]:

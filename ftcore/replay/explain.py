@@ -52,7 +52,7 @@ from ftcore.faults.failure import Failure, failure_of, in_order
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.ids import SECOND
 from ftcore.policies.chain import skipped_for_lack
-from ftcore.replay.hang import Hang, hang_of
+from ftcore.replay.hang import HangingRanks, ranks_of
 from ftcore.replay.phases import Phases, between, detect_s
 from ftcore.replay.reading import fold_recorded
 from ftcore.replay.timeline import STEPS_MAX, Step
@@ -126,7 +126,7 @@ class Incident:
         state: state of the incident machine.
         failures: failed workers and nodes, the first failure first.
         ended_early: of class ``collateral``: ranks that ended with code 0 before others failed, which may be the cause.
-        hang: which ranks hang and which wait for them; None: it is no hang.
+        hang: which ranks hang and which wait for them; empty: it is no hang, or that is not known.
         further: workers that failed after so many others that the diagnosis did without their reports.
         timeline: actions beyond a plain restart, and their results, in order.
         first_seq, last_seq: of the events that belong to it.
@@ -155,7 +155,7 @@ class Incident:
     state: str
     failures: tuple[Failure, ...]
     ended_early: tuple[FaultOrigin, ...]
-    hang: Hang | None
+    hang: tuple[HangingRanks, ...]
     further: tuple[FaultOrigin, ...]
     timeline: tuple[Step, ...]
     first_seq: int
@@ -194,7 +194,7 @@ class _OpenIncident:
     failed: dict[tuple[int, str], tuple[Event, Failure]]
     finished: dict[FaultOrigin, None]
     further: list[FaultOrigin]
-    hang: Hang | None = None
+    hang: tuple[HangingRanks, ...] = ()
     took: Event | None = None
     steps: list[Step] = attrs.field(factory=list)
     departed: Event | None = None
@@ -234,7 +234,7 @@ class Explainer:
         self._further: list[FaultOrigin] = []
         self._alerts: dict[int, _OpenIncident] = {}
         self._clocks: dict[str, deque[int]] = {}
-        self._hang: tuple[int, Hang] | None = None
+        self._hang: tuple[int, tuple[HangingRanks, ...]] | None = None
         """The newest hang, with the fact that shows it."""
 
     def feed(self, event: Event) -> None:
@@ -256,7 +256,7 @@ class Explainer:
             self._note_further(event.data, event.seq)
         self._note_finished(event)
         if type(event.data) is StandstillJudged and type(self._fact.data) is WorkersStood:
-            self._hang = (self._fact.seq, hang_of(self._fact.data, event.data))
+            self._hang = (self._fact.seq, ranks_of(self._fact.data, event.data))
         if event.incident is not None:
             self._note_decision(event, self._fact)
         if type(event.data) is JobFinished and self._cases and self._cases[-1].closing is self._fact:
@@ -391,7 +391,7 @@ class Explainer:
             failed=self._failed,
             finished=dict(self._finished),
             further=self._further,
-            hang=self._hang[1] if self._hang is not None and self._hang[0] == fact.seq else None,
+            hang=self._hang[1] if self._hang is not None and self._hang[0] == fact.seq else (),
         )
         self._cases.append(case)
         if self._keep is not None:

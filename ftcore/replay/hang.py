@@ -20,8 +20,8 @@ class HangingRanks:
         role: ``hangs`` (they are to blame), ``waits`` (for others, inside a collective) or ``unknown``.
         node: node of the first rank to blame; empty for other ranks.
         what: what they do, as text.
-        state, place, op, waits, still_s, silent_s, section, section_s, limit_s, step, call, group, loader: as in
-            ``events.worker.RankState``.
+        location, process_group: ``place`` and ``group`` of ``events.worker.RankState``.
+        state, op, waits, still_s, silent_s, section, section_s, limit_s, step, call, loader: as there.
         frames: Python frames of one of them, innermost first.
         stacks: the file on its node with the complete stacks; empty: none.
     """
@@ -32,7 +32,7 @@ class HangingRanks:
     node: str
     what: str
     state: str
-    place: str
+    location: str
     op: str
     waits: str
     still_s: float
@@ -42,29 +42,15 @@ class HangingRanks:
     limit_s: float | None
     step: int | None
     call: int | None
-    group: str
+    process_group: str
     loader: str
     frames: tuple[str, ...]
     stacks: str
 
 
-@attrs.frozen(kw_only=True)
-class Hang:
-    """The hang that an incident is about.
-
-    Args:
-        cause: the evidence, as in ``faults/standstill.py``.
-        groups: the ranks by what they do; those to blame first.
-    """
-
-    cause: str
-    groups: tuple[HangingRanks, ...]
-
-
-def hang_of(stood: WorkersStood, judged: StandstillJudged) -> Hang:
-    """The hang, from the states of the ranks and the verdict on them."""
-    groups = sorted((_ranks_of(stand, judged) for stand in stood.stands), key=_order)
-    return Hang(cause=judged.cause, groups=tuple(groups))
+def ranks_of(stood: WorkersStood, judged: StandstillJudged) -> tuple[HangingRanks, ...]:
+    """The ranks of a hang by what they do, those to blame first, from their states and the verdict on them."""
+    return tuple(sorted((_ranks_of(stand, judged) for stand in stood.stands), key=_order))
 
 
 def _order(group: HangingRanks) -> tuple[bool, int]:
@@ -81,10 +67,12 @@ def _ranks_of(stand: RankState, judged: StandstillJudged) -> HangingRanks:
         role=role,
         node=judged.node if set(first) & set(stand.ranks) else "",
         what=describe_group(stand),
+        location=stand.place,
+        process_group=stand.group,
         frames=tuple(line for line in stand.stack.split("\n") if line),
         **{
             name: getattr(stand, name)
-            for name in ("state", "place", "op", "waits", "still_s", "silent_s", "section", "section_s", "limit_s")
+            for name in ("state", "op", "waits", "still_s", "silent_s", "section", "section_s", "limit_s")
         },
-        **{name: getattr(stand, name) for name in ("step", "call", "group", "loader", "stacks")},
+        **{name: getattr(stand, name) for name in ("step", "call", "loader", "stacks")},
     )

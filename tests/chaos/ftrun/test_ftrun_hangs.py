@@ -222,9 +222,8 @@ def test_explain_names_who_hangs_and_who_waits(tmp_path: Path) -> None:
         recovers(job, seen)
         text = job.ftctl("explain").stdout
         assert "hangs" in text and "tokenize for" in text and "<string>:4 (tokenize)" in text
-        hang = json.loads(job.ftctl("explain", "--format", "json").stdout)["hang"]
-        first, other = hang["groups"]
-        assert (hang["cause"], first["role"], first["ranks"], first["section"]) == ("limit", "hangs", [0], "tokenize")
+        first, other = json.loads(job.ftctl("explain", "--format", "json").stdout)["hang"]
+        assert (first["role"], first["ranks"], first["section"]) == ("hangs", [0], "tokenize")
         assert (other["role"], other["ranks"], other["op"]) == ("waits", [1], "all_reduce")
         assert first["limit_s"] == 4.0 and other["frames"]
         stood = next(event for event in job.of("workers.stood") if event.seq < seen.seq)
