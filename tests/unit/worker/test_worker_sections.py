@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import ftcore.worker
+from ftcore.runtime.agent.telemetry import samples
 from ftcore.runtime.agent.workers import callfile
 from ftcore.shm import page
 from ftcore.shm.sections import SectionState
@@ -165,6 +167,12 @@ def test_hooks_recognise_sections_and_tell_collectives(tmp_path: Path) -> None:
         calls, details = callfile.read(process.pid, state.calls)
         assert (calls[0].number, calls[0].op) == (2, "barrier")
         assert [entry["profiling_name"] for entry in json.loads(details)] == ["gloo:all_reduce", "gloo:barrier"]
+        os.kill(process.pid, signal.SIGSTOP)
+        while samples.state(process.pid) != "T":
+            os.sched_yield()
+        assert callfile.ask(process.pid, state.calls)
+        assert callfile.read(process.pid, state.calls) == ((), ""), "an answer to an earlier question is none"
+        os.kill(process.pid, signal.SIGCONT)
         process.communicate("x")
         reader.close()
     os.close(fd)

@@ -20,12 +20,13 @@ def ask(pid: int, descriptors: tuple[int, int]) -> bool:
         pid: the worker.
         descriptors: its pipe and its memfd; negative: none.
     """
-    path = f"/proc/{pid}/fd/{descriptors[0]}"
+    path, answer = (f"/proc/{pid}/fd/{number}" for number in descriptors)
     if min(descriptors) < 0:
         return False
     with contextlib.suppress(OSError):
-        if not os.readlink(path).startswith("pipe:["):
+        if not os.readlink(path).startswith("pipe:[") or not os.readlink(answer).startswith(f"/memfd:{MEMFD}"):
             return False
+        os.truncate(answer, 0)  # a worker that does not answer now must not be taken for one that did
         fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             return os.write(fd, b"?") == 1
