@@ -3,6 +3,9 @@
 Each case of ``scripts/loop.py`` is a job of two ranks under ``ftrun``. A healthy case completes no step for longer than
 ``hang_idle_s``; ``--scale`` shortens all time constants of hangs. A hung case is measured from its last progress to the
 decision. ``--defaults`` runs the named cases with the default time constants.
+
+``--generated N`` runs N generated noisy jobs in virtual time instead (``tests/hang_runs.py``), with the default time
+constants, then as many jobs for each kind of hang. Its figures do not depend on the machine.
 """
 
 import argparse
@@ -11,12 +14,17 @@ import itertools
 import json
 import os
 import signal
+import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import attrs
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+import hang_runs
 from results import table, write
 
 from ftcore.events.envelope import Event
@@ -140,13 +148,50 @@ async def run_all(names: dict[str, bool], scale: float, at_once: int) -> list[Ou
     return list(await asyncio.gather(*(one(case, stuck) for case, stuck in names.items())))
 
 
+NOISY_H, BEFORE_H = 8.0, 0.5
+"""Virtual hours of a generated healthy job, and before a generated hang."""
+
+TIMEOUT_S = 1800.0
+"""Default timeout of a process group of gloo; also the default ceiling."""
+
+
+def run_generated(count: int) -> int:
+    """Run generated jobs; returns the exit code."""
+    alarms, rows, missed = 0, [], 0
+    for seed in range(count):
+        found = hang_runs.watched(seed, hang_runs.healthy(seed, NOISY_H))
+        alarms += found is not None
+        print(f"healthy {seed}: {hang_runs.result(found)}", file=sys.stderr, flush=True)
+    for name in hang_runs.HANGS:
+        verdicts = [hang_runs.watched(seed, hang_runs.hung(seed, name, BEFORE_H)) for seed in range(count)]
+        found_in_time = [each for each in verdicts if each is not None and each.part.hang == name]
+        missed += count - len(found_in_time)
+        delays = sorted(each.after_s for each in found_in_time)
+        causes = ", ".join(sorted({each.cause for each in found_in_time}))
+        median, worst = statistics.median(delays), delays[-1]
+        rows.append((name, causes, f"{median:.0f} s", f"{worst:.0f} s", f"{TIMEOUT_S / median:.1f}"))
+        print(rows[-1], file=sys.stderr, flush=True)
+    words = (
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}. {count} noisy jobs of {NOISY_H:g} h in virtual time: "
+        f"{alarms} false alarms. Then {count} jobs for each hang, after {BEFORE_H:g} h: {missed} missed. The ratio is "
+        f"that of {TIMEOUT_S:g} s, the timeout of a process group of gloo and the least ceiling, to the median."
+    )
+    head = ("hang", "cause", "median from hang to decision", "longest", "ratio")
+    command = f"python benchmarks/hangs.py --generated {count}"
+    write("Hangs of generated jobs", command, words + "\n\n" + table(head, rows))
+    return 1 if alarms or missed else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=0.1, help="times the default time constants of hangs")
     parser.add_argument("--at-once", type=int, default=2, help="jobs at a time")
     parser.add_argument("--defaults", action="store_true", help="with the default time constants; short for --scale 1")
+    parser.add_argument("--generated", type=int, metavar="N", help="N generated jobs in virtual time instead")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(cases())}")
     args = parser.parse_args()
+    if args.generated:
+        return run_generated(args.generated)
     scale = 1.0 if args.defaults else args.scale
     known = cases()
     names = {case: known[case] for case in args.cases or known}

@@ -34,6 +34,7 @@ for step in range(first + 1, 101):
     worker.report(step, loss=gradient**2, grad_norm=abs(gradient))
     worker.boundary(step)
     if step % 50 == 0 and os.environ.get("RANK", "0") == "0":
-        save(step)
+        with worker.section("save", limit_s=60.0):
+            save(step)
 print(f"weight {weight:.3f} after step {step}")
 assert json.loads(CHECKPOINT.read_text())["step"] == 100

@@ -25,6 +25,7 @@ from ftcore.replay.accounts import IncidentCost
 from ftcore.replay.causality import CausalTree, CauseNode, depth_first
 from ftcore.replay.clocks import NodeClock
 from ftcore.replay.explain import FaultOrigin, Incident
+from ftcore.replay.hang import HANGS, HangingRanks
 from ftcore.replay.incident_text import again_lines, clock_lines, cost_text, done_text, folded_answers, to_do_lines
 from ftcore.replay.outlook import Outlook, outlook
 from ftcore.replay.overview import JobOverview
@@ -40,6 +41,9 @@ MESSAGE_CHARS = 4_000
 
 TRACEBACK_LINES = 20
 """Last lines of a traceback that ``explain`` prints."""
+
+FRAMES = 4
+"""Innermost frames that ``explain`` prints of ranks that hang or wait."""
 
 STEP_TIMES = 8
 """Number of step times that ``explain`` prints of the failed worker."""
@@ -153,6 +157,9 @@ def _what(node: CauseNode) -> str:
 def _print(found: Explanation, out: "Console", args: argparse.Namespace) -> None:
     incident = found.incident
     _print_answers(found, out)
+    if incident.hang:
+        out.print("\nRanks", style="strong")
+        _print_hang(incident.hang, out)
     out.print("\nDecisions", style="strong")
     _print_decisions(incident, out, args)
     if incident.timeline:
@@ -219,6 +226,21 @@ def _cause_lines(found: Explanation) -> list[str]:
     if incident.closed is not None:
         times += f", closed {date_time(utc(incident.closed))}"
     return [*lines, f"{times} UTC, events {incident.first_seq} to {incident.last_seq}", *clock_lines(found.clocks)]
+
+
+def _print_hang(groups: Sequence[HangingRanks], out: "Console") -> None:
+    """Which ranks hang, which wait for them, and the innermost frames of each."""
+    from rich.text import Text
+
+    rows = table("", "", "WHAT", flexible=("WHAT",))
+    for group in groups:
+        node = f" (on {group.node})" if group.node else ""
+        rows.add_row("", Text(group.role, style="bad" if group.role == HANGS else ""), printable(group.what + node))
+        for frame in group.frames[:FRAMES]:
+            rows.add_row("", "", f"  {printable(frame)}")
+        if group.stacks:
+            rows.add_row("", "", f"  all stacks: {printable(group.stacks)}")
+    out.print(rows)
 
 
 def _print_decisions(incident: Incident, out: "Console", args: argparse.Namespace) -> None:

@@ -18,10 +18,20 @@ from ftcore.events.worker import Cut, RankState, StandstillJudged, WorkersStood,
 from ftcore.faults.cuts import NO_NET, Net, cuts_of, nodes_apart
 from ftcore.faults.standstill import ALERT, STACK_CHARS_MAX, StandstillAssessment, ceiling_s, judge, merged
 from ftcore.policies.alerting import standstill_alert
+from ftcore.shm.sections import CHECKPOINT, COMPILE, EVALUATION, FIRST_STEP, SETUP
 from ftcore.states.model import JobState
 from ftcore.states.phases import is_deferred, watches_standstills
 from ftcore.states.rounds import WorldState
 from ftcore.timing import Timing
+
+_SECTIONS = {
+    "first_step": FIRST_STEP,
+    "evaluation": EVALUATION,
+    "checkpoint": CHECKPOINT,
+    "compile": COMPILE,
+    "set_up": SETUP,
+}
+"""Sections by their key in the policy file."""
 
 LOOK_S = 1.0
 """Minimum seconds between two evaluations of the heartbeats of all nodes."""
@@ -117,7 +127,7 @@ class StandstillWatch:
         world = state.rounds.world
         if isinstance(fact, WorkersWentOn) or world is None or world.round != fact.round:
             return True  # the standstill has ended, or is of an old round
-        then = judge(fact.stands, world.size, self._timing, _ceiling_s(state, self._timing), fact.cuts)
+        then = _judged(state, world, fact.stands, fact.cuts, self._timing)
         if self._assess(state, world, now)[2].verdict == then.verdict:
             return True
         if self._recorded.verdict == then.verdict:
@@ -133,7 +143,7 @@ class StandstillWatch:
         if not stands:
             return (), (), StandstillAssessment("")
         cuts = _cuts(state, world, {node: heard.net for node, heard in fresh.items()})
-        return stands, cuts, judge(stands, world.size, self._timing, _ceiling_s(state, self._timing), cuts)
+        return stands, cuts, _judged(state, world, stands, cuts, self._timing)
 
     def _fresh(self, now: float) -> dict[str, _Heard]:
         """Nodes with ranks that complete no step and with a recent heartbeat."""
@@ -165,8 +175,7 @@ def judge_standstill(turn: Turn) -> None:
         return
     if not _is_watched(state, world):
         return
-    timing = state.spec.timing
-    found = judge(data.stands, world.size, timing, _ceiling_s(state, timing), data.cuts)
+    found = _judged(state, world, data.stands, data.cuts, state.spec.timing)
     if not found.verdict or (found.verdict == ALERT and not _is_calm(state)):
         return
     ranks, nodes, apart = found.ranks, Ranks(state), nodes_apart(found.cuts, _seats(world))
@@ -201,8 +210,15 @@ def _is_calm(state: JobState) -> bool:
     return state.incident is None or is_deferred(state.incident)
 
 
-def _ceiling_s(state: JobState, timing: Timing) -> float:
-    return ceiling_s(timing, state.training.longest_gap_s, state.training.ceilings)
+def _judged(
+    state: JobState, world: WorldState, stands: Sequence[RankState], cuts: Sequence[Cut], timing: Timing
+) -> StandstillAssessment:
+    """The assessment of a standstill, with the limits that the policy file declares and the run has learned."""
+    hangs, training = state.policy.declared.hangs, state.training
+    learned = ceiling_s(timing, training.longest_gap_s, training.ceilings)
+    ceiling = hangs.ceiling or learned
+    limits = {name: getattr(hangs, key) for key, name in _SECTIONS.items() if getattr(hangs, key)}
+    return judge(stands, world.size, timing, ceiling, cuts, limits=limits, steps_expected=training.reports_steps)
 
 
 def _subject(found: StandstillAssessment) -> tuple[str, tuple[int, ...], tuple[tuple[str, str], ...]]:

@@ -64,6 +64,27 @@ class DeclaredCheckpoints(Payload):
 
 
 @attrs.frozen(kw_only=True, repr=False)
+class DeclaredHangs(Payload):
+    """The policy file's limits for hangs, in seconds; 0: not set.
+
+    Args:
+        ceiling: no step for this long is a hang.
+        first_step: limit of the time before a round's first step, outside of the other sections.
+        evaluation: limit of an evaluation.
+        checkpoint: limit of a checkpoint.
+        compile: limit of a compilation.
+        set_up: limit of the set-up of process groups.
+    """
+
+    ceiling: float = 0.0
+    first_step: float = 0.0
+    evaluation: float = 0.0
+    checkpoint: float = 0.0
+    compile: float = 0.0
+    set_up: float = 0.0
+
+
+@attrs.frozen(kw_only=True, repr=False)
 class Declared(Payload):
     """The policy file's declarations about the job.
 
@@ -81,6 +102,7 @@ class Declared(Payload):
         check_s: seconds that one stage of a check may take.
         data_parallel: ranks over which the batch is split; 0: not declared.
         optimizer_shard: data-parallel ranks over which parameters or the optimizer's state are split; 0: not declared.
+        hangs: limits for hangs.
     """
 
     replicas: str = ""
@@ -93,6 +115,7 @@ class Declared(Payload):
     unsupported: tuple[str, ...] = ()
     data_parallel: int = 0
     optimizer_shard: int = 0
+    hangs: DeclaredHangs = attrs.field(factory=DeclaredHangs)
 
 
 def _checkpoints_as_group(fields: dict[str, Any]) -> dict[str, Any]:

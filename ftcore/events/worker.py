@@ -315,6 +315,18 @@ class RankState(Payload):
         timeout_s: the timeout of its process group; None: not known.
         stack: its Python frames, innermost first, truncated.
         stacks: the file on its node with the complete stacks of the first rank; empty: none.
+        section: the section of the script that it is in (``ftcore.worker.section``), ``first step`` before its first
+            step; empty: none, or not known.
+        section_s: since the section began; None: it is in no section.
+        limit_s: the limit of ``section_s``; in no section that of ``silent_s``; None: there is none yet. Of several
+            ranks the largest.
+        declared: the script has declared that limit; else it is learned.
+        step: the last step that it completed, if it is the same for all of these ranks; None: none, or not known.
+        call: number of the newest collective that it has begun, of process group ``group``; None: not known.
+        group: see ``call``.
+        trains: steps are expected of it: it has created an optimizer.
+        loader: what the worker process of its data loader does that it waits for; ``waits`` and ``still_s`` are those
+            of that process then. Empty: it does not wait for one, or that process is active.
     """
 
     ranks: tuple[int, ...]
@@ -331,6 +343,15 @@ class RankState(Payload):
     timeout_s: float | None = None
     stack: str = ""
     stacks: str = ""
+    section: str = ""
+    section_s: float | None = None
+    limit_s: float | None = None
+    declared: bool = False
+    step: int | None = None
+    call: int | None = None
+    group: str = ""
+    trains: bool = False
+    loader: str = ""
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -134,7 +134,7 @@ def classify(report: Report, extra: tuple[Rule, ...] = ()) -> Reading:
         return Reading(report, F.GPU_HW, "health-check", ROOT, summary, weight=MEASURED)
     subject = f"rank {report.rank} on {report.node}" if report.rank >= 0 else report.node
     if report.type == "standstill.judged":
-        role = ROOT if report.kind in ("stopped", "disk", "absent") else UNSURE
+        role = ROOT if report.kind in ("stopped", "disk", "absent", "loader") else UNSURE
         return Reading(report, F.HANG, report.kind, role, _shorten(report.message))
     if report.type == "fault.observed":
         return _observed(report, subject, extra)

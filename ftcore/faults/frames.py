@@ -9,6 +9,8 @@ _MAIN_ALONE = "Stack (most recent"
 _THREAD = re.compile(r"^(?:(?:Current thread|Thread) 0x|Stack \(most recent)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.{1,1000})", line (\d{1,9}|\?\?\?) in (.{1,300})$', re.MULTILINE)
 FRAMES_MAX = 12
+BACKWARD = "backward"
+"""The collective of a rank in a backward pass, which computes and waits for the collectives of its gradients."""
 
 _LIBRARY = re.compile(r"(?:^<|/(?:site|dist)-packages/|/lib(?:64)?/python3[^/]*/|/ftcore/(?:runtime|worker)/)")
 _C10D = "/torch/distributed/distributed_c10d.py"
@@ -18,6 +20,7 @@ _COLLECTIVE = re.compile(
 )
 _INSIDE = ("/torch/nn/parallel/distributed.py", "/torch/distributed/fsdp/", "/torch/distributed/_composable/")
 _ENGINE = ("/torch/autograd/graph.py", "_engine_run_backward")
+_LOADER = ("/torch/utils/data/dataloader.py", "_try_get_data")
 _HANDLER = "/ftcore/runtime/warm/stacks.py"
 _OUTSIDE = ("socket.py", "ssl.py", "subprocess.py", "selectors.py", "http/client.py", "urllib3/connection.py")
 """Files of a thread that waits for a socket, a file or a process."""
@@ -44,11 +47,14 @@ class StackPosition:
         op: the collective that it is inside of; empty: none is known.
         talks: another thread of the worker waits for a socket, a file or a process; None: the other threads are not
             known.
+        loads: it waits for a worker process of a data loader of torch. That wait wakes up every few seconds to see
+            whether the process lives, so the frames below it are left out.
     """
 
     frames: tuple[Frame, ...] = ()
     op: str = ""
     talks: bool | None = False
+    loads: bool = False
 
     @property
     def where(self) -> str:
@@ -69,9 +75,12 @@ def place_of(dump: str) -> StackPosition:
         return StackPosition()
     threads = [dump[begin:end] for begin, end in zip(starts, [*starts[1:], len(dump)], strict=True)]
     frames = _frames(threads[-1])
+    at = next((n for n, f in enumerate(frames) if f.file.endswith(_LOADER[0]) and f.function == _LOADER[1]), None)
+    frames = frames[at:] if at is not None else frames
     if threads[-1].startswith(_MAIN_ALONE):
-        return StackPosition(frames, _op(frames), None)
-    return StackPosition(frames, _op(frames), any(_innermost(thread).endswith(_OUTSIDE) for thread in threads[:-1]))
+        return StackPosition(frames, _op(frames), None, at is not None)
+    talks = any(_innermost(thread).endswith(_OUTSIDE) for thread in threads[:-1])
+    return StackPosition(frames, _op(frames), talks, at is not None)
 
 
 def _frames(thread: str) -> tuple[Frame, ...]:
@@ -93,5 +102,5 @@ def _op(frames: Sequence[Frame]) -> str:
     if frames and any(part in frames[0].file for part in _INSIDE):
         return f"{frames[0].function} (data parallel)"
     if frames and frames[0].file.endswith(_ENGINE[0]) and frames[0].function == _ENGINE[1]:
-        return "backward"
+        return BACKWARD
     return ""

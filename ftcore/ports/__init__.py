@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ftcore.ports.transport import Handle, Listener, Stream, Transport
     from ftcore.ports.workers import (
         BoundaryControl,
+        DeepInspector,
         Inspector,
         Launch,
         ParkControl,
@@ -62,6 +63,7 @@ _MODULES = {
     "Candidate": "ftcore.ports.log",
     "CapacityChanged": "ftcore.ports.platform",
     "Clock": "ftcore.ports.host",
+    "DeepInspector": "ftcore.ports.workers",
     "EventLog": "ftcore.ports.log",
     "Floor": "ftcore.ports.log",
     "GROUP_BYTES_MAX": "ftcore.ports.log",
@@ -115,6 +117,7 @@ __all__ = [
     "Handle",
     "PlatformEvent",
     "Host",
+    "DeepInspector",
     "Inspector",
     "Journal",
     "Launch",

@@ -7,7 +7,9 @@ import attrs
 
 from ftcore.ids import Round
 from ftcore.shm.boundary import BoundaryState
+from ftcore.shm.calls import Call
 from ftcore.shm.notes import CheckpointNote, FindingNote
+from ftcore.shm.sections import SectionState
 
 
 @attrs.frozen(kw_only=True)
@@ -91,11 +93,13 @@ class Signs:
         active: monotonic nanoseconds of its last step, backward pass or report.
         ended: monotonic nanoseconds at which its script ended.
         timeout: timeout of its process group in nanoseconds.
+        sections: what it does between its steps.
     """
 
     active: int = 0
     ended: int = 0
     timeout: int = 0
+    sections: SectionState = attrs.field(factory=SectionState)
 
 
 @runtime_checkable
@@ -118,6 +122,23 @@ class Inspector(Protocol):
 
     def stack(self, local_rank: int) -> str:
         """The stacks written so far, as faulthandler prints them."""
+
+
+@runtime_checkable
+class DeepInspector(Protocol):
+    """Optional part of an inspector: what a worker's own processes do, and its collectives."""
+
+    def ask_child(self, local_rank: int, pid: int, locked: bool = False) -> bool:
+        """Request the Python stacks of a process that the worker has forked, as ``Inspector.ask_stack`` does.
+
+        Its answer replaces the worker's own.
+        """
+
+    def ask_calls(self, local_rank: int) -> bool:
+        """Request the worker's newest collectives; returns whether the worker can tell them."""
+
+    def calls(self, local_rank: int) -> tuple[tuple[Call, ...], str]:
+        """The newest collectives told so far, by process group, the newest first; and the details, as text."""
 
 
 @runtime_checkable

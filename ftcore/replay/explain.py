@@ -45,11 +45,12 @@ from ftcore.events.incident import (
 from ftcore.events.job import JobFinished, JobProgressed
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyConsidered
 from ftcore.events.registry import Kind
-from ftcore.events.worker import WorkerFailed, WorkersFinished, WorkersStopped
+from ftcore.events.worker import StandstillJudged, WorkerFailed, WorkersFinished, WorkersStood, WorkersStopped
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.faults.failure import Failure, failure_of
 from ftcore.ids import SECOND
 from ftcore.policies.chain import skipped_for_lack
+from ftcore.replay.hang import HangingRanks, ranks_of
 from ftcore.replay.incident_events import Asked, FaultOrigin, Incident, IncidentEvents, incident_of
 from ftcore.replay.reading import fold_recorded
 from ftcore.replay.saved_incidents import IncidentRestorer, IncidentSaver, SavedIncidents
@@ -83,6 +84,7 @@ class SavedExplainer(msgspec.Struct, frozen=True, kw_only=True):
     further: int
     alerts: dict[int, int]
     clocks: dict[str, list[int]]
+    hang: tuple[int, tuple[HangingRanks, ...]] | None
 
 
 class Explainer:
@@ -104,6 +106,8 @@ class Explainer:
         self._further: list[FaultOrigin] = []
         self._alerts: dict[int, IncidentEvents] = {}
         self._clocks: dict[str, deque[int]] = {}
+        self._hang: tuple[int, tuple[HangingRanks, ...]] | None = None
+        """The newest hang, with the fact that shows it."""
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
@@ -123,6 +127,8 @@ class Explainer:
         if type(event.data) is WorkerFailed:
             self._note_further(event.data, event.seq)
         self._note_finished(event)
+        if type(event.data) is StandstillJudged and type(self._fact.data) is WorkersStood:
+            self._hang = (self._fact.seq, ranks_of(self._fact.data, event.data))
         if event.incident is not None:
             self._note_decision(event, self._fact)
         if type(event.data) is JobFinished and self._cases and self._cases[-1].closing is self._fact:
@@ -257,6 +263,7 @@ class Explainer:
             failed=self._failed,
             finished=dict(self._finished),
             further=self._further,
+            hang=self._hang[1] if self._hang is not None and self._hang[0] == fact.seq else (),
         )
         self._cases.append(case)
         if self._keep is not None:
@@ -281,6 +288,7 @@ def save_explainer(explainer: Explainer) -> SavedExplainer:
         further=further,
         alerts={seq: places[id(case)] for seq, case in explainer._alerts.items()},
         clocks={boot: list(ahead) for boot, ahead in explainer._clocks.items()},
+        hang=explainer._hang,
         incidents=saver.saved(),
     )
 
@@ -300,5 +308,6 @@ def restore_explainer(saved: SavedExplainer) -> Explainer:
     explainer._failed, explainer._further = found.failed[saved.failed], found.further[saved.further]
     explainer._finished = dict.fromkeys(saved.finished)
     explainer._alerts = {seq: found.cases[place] for seq, place in saved.alerts.items()}
+    explainer._hang = saved.hang
     explainer._clocks = {boot: deque(ahead, maxlen=CLOCKED_MAX) for boot, ahead in saved.clocks.items()}
     return explainer

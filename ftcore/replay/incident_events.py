@@ -8,6 +8,7 @@ from ftcore.events.envelope import Event
 from ftcore.events.incident import Fault, IncidentExhausted, IncidentResolved
 from ftcore.faults.failure import Failure, in_order
 from ftcore.faults.taxonomy import FaultClass
+from ftcore.replay.hang import HangingRanks
 from ftcore.replay.phases import Phases, between, detect_s
 from ftcore.replay.timeline import Step
 from ftcore.wording import timestamp_fields
@@ -69,6 +70,7 @@ class Incident:
         state: state of the incident machine.
         failures: failed workers and nodes, the first failure first.
         ended_early: of class ``collateral``: ranks that ended with code 0 before others failed, which may be the cause.
+        hang: which ranks hang and which wait for them; empty: it is no hang, or that is not known.
         further: workers that failed after so many others that the diagnosis did without their reports.
         timeline: actions beyond a plain restart, and their results, in order.
         first_seq, last_seq: of the events that belong to it.
@@ -97,6 +99,7 @@ class Incident:
     state: str
     failures: tuple[Failure, ...]
     ended_early: tuple[FaultOrigin, ...]
+    hang: tuple[HangingRanks, ...]
     further: tuple[FaultOrigin, ...]
     timeline: tuple[Step, ...]
     first_seq: int
@@ -135,6 +138,7 @@ class IncidentEvents:
     failed: dict[tuple[int, str], tuple[Event, Failure]]
     finished: dict[FaultOrigin, None]
     further: list[FaultOrigin]
+    hang: tuple[HangingRanks, ...] = ()
     took: Event | None = None
     steps: list[Step] = attrs.field(factory=list)
     departed: Event | None = None
@@ -186,6 +190,7 @@ def incident_of(case: IncidentEvents) -> Incident:
         failures=in_order(case.failed.values(), fault.root),
         further=tuple(case.further),
         ended_early=tuple(case.finished) if fault.cls == FaultClass.COLLATERAL else (),
+        hang=case.hang,
         timeline=tuple(case.steps),
         first_seq=case.first,
         last_seq=case.last,

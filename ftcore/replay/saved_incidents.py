@@ -12,6 +12,7 @@ from ftcore.events.codec import decode, encode
 from ftcore.events.envelope import Event
 from ftcore.events.incident import Fault, IncidentExhausted, IncidentResolved
 from ftcore.faults.failure import Failure
+from ftcore.replay.hang import HangingRanks
 from ftcore.replay.incident_events import Asked, FaultOrigin, IncidentEvents
 from ftcore.replay.timeline import Step
 
@@ -20,7 +21,20 @@ Failures = dict[tuple[int, str], tuple[Event, Failure]]
 _FACTS: Final = ("opening", "took", "departed", "applied", "planned", "formed", "started", "closing", "unpaused")
 """Fields of ``IncidentEvents`` with an event."""
 
-_ALIKE: Final = ("id", "run", "first", "fault", "kind", "revision", "asked", "steps", "job_ended", "state", "last")
+_ALIKE: Final = (
+    "id",
+    "run",
+    "first",
+    "fault",
+    "kind",
+    "revision",
+    "asked",
+    "steps",
+    "hang",
+    "job_ended",
+    "state",
+    "last",
+)
 """Fields that need no conversion."""
 
 
@@ -39,6 +53,7 @@ class SavedCase(msgspec.Struct, frozen=True, kw_only=True):
     finished: list[FaultOrigin]
     further: int
     steps: list[Step]
+    hang: tuple[HangingRanks, ...]
     facts: dict[str, int]
     resolved: IncidentResolved | None
     exhausted: IncidentExhausted | None

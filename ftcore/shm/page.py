@@ -1,4 +1,4 @@
-"""The progress page: one 4 KiB page of shared memory per worker, written by the worker and read by its agent.
+"""The progress page: 8 KiB of shared memory per worker, written by the worker and read by its agent.
 
 The agent writes only the orders of ``boundary``.
 
@@ -25,9 +25,11 @@ sample.
 | 14 | ``ended`` | monotonic nanoseconds at which the script finished; 0: it has not |
 | 15 | ``timeout`` | timeout of its process group in nanoseconds; 0: not known |
 | from 480 on | step boundaries | where the worker waits and saves: see ``boundary``; since version 3 |
+| from 768 on | sections | what the worker does between its steps: see ``sections``; since version 4 |
 
 The first eight words have the same meaning in every version. The creator of the page writes its version: a writer of a
 newer version does not write fields that an older page lacks, and an older reader reads only the fields that it knows.
+Before version 4 a page had 4 KiB.
 """
 
 import fcntl
@@ -40,14 +42,17 @@ import attrs
 
 from ftcore.shm.boundary import BoundaryOrders, BoundaryWords
 from ftcore.shm.notes import CheckpointNote, FindingNote, NotesReader, NotesWriter
+from ftcore.shm.sections import SectionState, SectionWords
+from ftcore.shm.sections import read as read_sections
 
-PAGE_BYTES: Final = 4096
+PAGE_BYTES: Final = 8192
 PAGE_FD_ENV: Final = "FTCORE_PAGE_FD"
 """Environment variable with the descriptor number of a worker's page."""
 
-MAGIC: Final = 0x3330656761507466  # "ftPage03", little-endian
+MAGIC: Final = 0x3430656761507466  # "ftPage04", little-endian
 _PLAIN: Final = 0x3130656761507466  # "ftPage01": without notes
 _NOTES: Final = 0x3230656761507466  # "ftPage02": without step boundaries
+_BOUNDARIES: Final = 0x3330656761507466  # "ftPage03": without sections
 _NAME: Final = "ftcore-page"
 _MAGIC, _SEQUENCE, _STEPS, _STEP, _ABSOLUTE, _MONO, _LOSS, _GRAD_NORM = range(8)
 _PACED, _OWN, _WHOLE = 10, 11, 12
@@ -110,7 +115,7 @@ class PageWriter:
     """
 
     def __init__(self, fd: int) -> None:
-        view = memoryview(mmap.mmap(fd, PAGE_BYTES))
+        view = memoryview(mmap.mmap(fd, min(PAGE_BYTES, os.fstat(fd).st_size)))
         self._words = view.cast("q")
         self._doubles = view.cast("d")
         self.notes: NotesWriter | None = NotesWriter(view) if self._words[_MAGIC] != _PLAIN else None
@@ -118,6 +123,9 @@ class PageWriter:
         old = self._words[_MAGIC] in (_PLAIN, _NOTES)
         self.boundary: BoundaryWords | None = None if old else BoundaryWords(view)
         """The words of step boundaries; None: the page's version has none."""
+        old = old or self._words[_MAGIC] == _BOUNDARIES
+        self.sections: SectionWords | None = None if old else SectionWords(view)
+        """The words of sections; None: the page's version has none."""
         self._pace = (0, 0, 0)
 
     def paced(self, own_ns: int, whole_ns: int) -> None:
@@ -164,7 +172,7 @@ class PageReader:
     """
 
     def __init__(self, fd: int) -> None:
-        self._map = mmap.mmap(fd, PAGE_BYTES)
+        self._map = mmap.mmap(fd, min(PAGE_BYTES, os.fstat(fd).st_size))
         self._notes = NotesReader(memoryview(self._map))
         self.orders = BoundaryOrders(memoryview(self._map))
         """The orders about step boundaries; the only part of the page that the agent writes."""
@@ -198,6 +206,10 @@ class PageReader:
         """Return the fields other than the steps."""
         words = memoryview(self._map).cast("q")
         return Life(words[_ACTIVE], words[_ENDED], words[_TIMEOUT])
+
+    def sections(self) -> SectionState:
+        """Return what the worker does between its steps."""
+        return read_sections(memoryview(self._map))
 
     def findings(self) -> tuple[FindingNote, ...]:
         """Return the latest findings of the worker's detectors, oldest first."""

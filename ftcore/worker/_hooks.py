@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from ftcore.worker import _groups
+from ftcore.worker import _groups, _section_hooks
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._progress import progress
 
@@ -112,6 +112,10 @@ def install() -> None:
             autograd.backward = disable(_stamped(plain, disable), recursive=False)
 
     _groups.install()
+    _section_hooks.install()
+    when_imported("torch.distributed.distributed_c10d", _section_hooks.install_distributed)
+    when_imported("torch.distributed.checkpoint", _section_hooks.install_checkpoint)
+    when_imported("torch._dynamo", _section_hooks.install_compiler)
     if "torch._dynamo" in sys.modules:
         hide()
     else:  # nothing is traced before the script imports it; the import takes a second, so it is not forced
@@ -148,10 +152,11 @@ class _WhenImported:
             sys.meta_path.insert(0, self)
             return spec
         loader: Any = spec.loader
+        inner = vars(loader).get("exec_module")  # of another instance that waits for the same module
 
         def exec_module(module: Any) -> None:
-            del loader.exec_module
-            loader.exec_module(module)
+            vars(loader).pop("exec_module", None)
+            (inner or loader.exec_module)(module)
             try:
                 self._callback()
             except Exception as error:  # another torch version: training continues without counted steps

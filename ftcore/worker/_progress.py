@@ -7,10 +7,12 @@ are imported at the first reported loss or norm.
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ftcore.shm.boundary import BoundaryWords
 from ftcore.shm.page import PAGE_FD_ENV, PageWriter, is_page
+from ftcore.shm.sections import SectionWords
 
 if TYPE_CHECKING:
     from ftcore.worker._watch import ProcessDetectors
@@ -38,6 +40,18 @@ class ProgressCounter:
         self._stepped_at = 0
         self._waited = 0
         self.reported = False
+        self.on_training: Callable[[], None] | None = None
+        """Called at each sign of training."""
+
+    @property
+    def steps(self) -> int:
+        """Steps completed since the process started."""
+        return self._steps
+
+    @property
+    def section_words(self) -> SectionWords | None:
+        """The page's words of sections; None: there are none."""
+        return self._page.sections if self._page is not None else None
 
     @property
     def boundary_words(self) -> BoundaryWords | None:
@@ -61,6 +75,8 @@ class ProgressCounter:
         if self.reported:
             self.active(time.monotonic_ns())
             return
+        if self.on_training is not None:
+            self.on_training()
         self._steps += 1
         self._step += 1
         mono = time.monotonic_ns()
@@ -70,6 +86,8 @@ class ProgressCounter:
     def active(self, mono: int) -> None:
         """Record a sign of progress that is not counted as a step: another optimizer's step, or a backward pass."""
         if self._page is not None:
+            if self.on_training is not None:
+                self.on_training()
             self._page.active(mono)
 
     def waited(self, nanoseconds: int) -> None:
@@ -105,6 +123,8 @@ class ProgressCounter:
         self.reported = True
         if self._page is None:
             return
+        if self.on_training is not None:
+            self.on_training()
         if not counted and not again:
             self._steps += 1
         self._step = step

@@ -16,6 +16,12 @@ took that long, that becomes the usual step time. Long pauses are *due* at every
 last three are equally many steps apart, the next one is due from one step before the expected step on. So a hang is
 found soon even if each evaluation takes an hour, provided that evaluations are periodic.
 
+Sections of the script (``shm/sections.py``), such as evaluations, are not part of a step's time.
+
+From ``LEARNED_STEPS`` steps on there is a limit as well, beyond which a job without any activity counts as a hang:
+``PATIENCE`` times the allowance of an ordinary step, or ``PATIENCE`` times the longest time without any activity after
+which the rank went on by itself, if that is more. Long pauses do not raise it: an evaluation is an activity.
+
 A missed deadline is not proof of a hang: the job may just be slower than before. So the same step gets four times the
 allowance when it is tried again, and a pause that ends by itself is learned as a long pause.
 
@@ -38,6 +44,7 @@ LONG = 3.0
 LONG_KEPT = 8
 LONG_FACTOR = 2.0
 PATIENCE = 4.0
+LEARNED_STEPS = 20
 
 
 class NoProgress:
@@ -49,7 +56,18 @@ class NoProgress:
         first_s: allowance of a round's first step, in seconds.
     """
 
-    __slots__ = ("_last", "_longs", "_overdue", "_steps", "cap_s", "first_s", "floor_s")
+    __slots__ = (
+        "_covered_s",
+        "_idle_s",
+        "_last",
+        "_longs",
+        "_made",
+        "_overdue",
+        "_steps",
+        "cap_s",
+        "first_s",
+        "floor_s",
+    )
 
     def __init__(self, *, floor_s: float = FLOOR_S, cap_s: float = CAP_S, first_s: float = FIRST_S) -> None:
         if not 0 < floor_s <= cap_s < math.inf or not 0 < first_s < math.inf:
@@ -61,6 +79,9 @@ class NoProgress:
         self._longs: deque[tuple[int, float]] = deque(maxlen=LONG_KEPT)
         self._last: tuple[int, float, bool] | None = None
         """Number and time of the last step; False: a round began there instead."""
+        self._covered_s = 0.0
+        self._made = 0
+        self._idle_s = 0.0
         self._overdue: tuple[int, int] | None = None
         """The overdue step, and how many times it was overdue."""
 
@@ -72,18 +93,21 @@ class NoProgress:
             step: the last completed step.
         """
         self._last = (step, time, False)
+        self._covered_s = 0.0
 
-    def observe(self, step: int, time: float) -> None:
+    def observe(self, step: int, time: float, covered_s: float = 0.0) -> None:
         """Learn from a completed step.
 
         Args:
             step: its number. If several steps were completed since the last call, the time is divided among them. If
                 the number is not above the last one, the training was rolled back, and no time is learned.
             time: its completion time, in seconds.
+            covered_s: seconds of all sections of the process so far; they are no part of a step's time.
         """
-        last = self._last
+        last, covered_s, self._covered_s = self._last, max(0.0, covered_s - self._covered_s), covered_s
         if last is not None and last[2] and step > last[0] and time >= last[1]:
-            self._learn(step, step - last[0], time - last[1])
+            self._made += step - last[0]
+            self._learn(step, step - last[0], max(0.0, time - last[1] - covered_s))
         self._last = (step, time, True)
         if self._overdue is not None and step > self._overdue[0]:
             self._overdue = None
@@ -107,6 +131,18 @@ class NoProgress:
         if self._overdue is not None and self._overdue[0] == step + 1:
             allowance *= PATIENCE ** self._overdue[1]
         return time + min(allowance, max(self.cap_s, 0.0 if made else self.first_s))
+
+    def limit_s(self) -> float | None:
+        """Return the seconds after the last step from which on a job without activity hangs; None: not learned yet."""
+        usual = self.usual_s()
+        if usual is None or self._made < LEARNED_STEPS:
+            return None
+        again = self._overdue[1] - 1 if self._overdue is not None else 0
+        return PATIENCE ** (1 + again) * max(FACTOR * usual, self._idle_s, self.floor_s)
+
+    def idled(self, seconds: float) -> None:
+        """Take in a time without any activity, outside of collectives, after which the rank went on by itself."""
+        self._idle_s = max(self._idle_s, seconds)
 
     def overdue(self) -> None:
         """Record that the deadline was missed and reported: the step gets more time when it is tried again."""

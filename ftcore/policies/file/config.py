@@ -22,7 +22,7 @@ import attrs
 
 from ftcore.errors import UsageError
 from ftcore.events.codec import digest_of
-from ftcore.events.policy import ChainEntry, Declared, DeclaredCheckpoints, PolicyLoaded
+from ftcore.events.policy import ChainEntry, Declared, DeclaredCheckpoints, DeclaredHangs, PolicyLoaded
 from ftcore.faults.extra import Mistake, mistakes
 from ftcore.policies.abilities import usable_abilities
 from ftcore.policies.base import Ability
@@ -31,7 +31,7 @@ from ftcore.policies.external import NOTHING, External, Offered
 from ftcore.policies.file import presets
 from ftcore.policies.file.config_chain import ChainContext, is_null, mapping, read_chain, read_options
 from ftcore.policies.file.environment import with_implied
-from ftcore.policies.file.job_options import CHECKPOINTS, HEALTH, CheckpointOptions
+from ftcore.policies.file.job_options import CHECKPOINTS, HANGS, HEALTH, CheckpointOptions
 from ftcore.policies.file.replicas import read_replicas
 from ftcore.policies.file.rules import broken_rules, clashes
 from ftcore.policies.file.values import read_option, words
@@ -69,6 +69,8 @@ MEANINGS: Mapping[str, str] = {
     "job: checkpoints": "checkpoints that ftcore writes, as `checkpoints: {kept: 5}`",
     **{f"job: checkpoints: {key}": option.doc for key, option in CHECKPOINTS.items()},
     **{f"job: {key}": option.doc for key, option in HEALTH.items()},
+    "job: hangs": "limits for hangs, as `hangs: {evaluation: 2h}`",
+    **{f"job: hangs: {key}": option.doc for key, option in HANGS.items()},
     "faults": "how faults are classified",
     "faults: rules": "rules of this job, applied before the built-in ones: see [faults](faults.md)",
     "options": "options to change in the chain of the preset, or in the default one: `policy: {option: value}`",
@@ -306,8 +308,14 @@ def _read_job(node: Node | None, problems: Problems) -> Declared:
         unsupported=tuple(ability for ability in abilities if ability not in able),
         checkpoint_every=steps,
         checkpoints=_read_checkpoints(section.get("checkpoints"), problems),
+        hangs=_read_hangs(section.get("hangs"), problems),
         **_given(section, "job", HEALTH, problems),
     )
+
+
+def _read_hangs(node: Node | None, problems: Problems) -> DeclaredHangs:
+    section = mapping(node, "job: hangs", tuple(HANGS), problems) if node is not None and not is_null(node) else None
+    return DeclaredHangs(**_given(section, "job: hangs", HANGS, problems)) if section is not None else DeclaredHangs()
 
 
 def _read_checkpoints(node: Node | None, problems: Problems) -> DeclaredCheckpoints:

@@ -1,10 +1,11 @@
 """Options of the section ``job`` of a policy file, with their limits and their descriptions."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from ftcore.events.policy import CHECKPOINTS_KEPT
 from ftcore.policies.options import Option, OptionRule, Options, described, number, says, size, span
+from ftcore.timing import DEFAULT
 
 LEAST_BYTES: Final = 1 << 20
 """A smaller amount of memory or bandwidth is a number whose unit was forgotten."""
@@ -88,5 +89,28 @@ class CheckpointOptions(Options):
     ] = 3600.0
 
 
+def _limit(what: str) -> Any:
+    return span(f"limit of {what}: beyond it the rank hangs, before it it does not; default: 0, learned")
+
+
+class HangOptions(Options):
+    """Options for hang detection, in the section ``job``, below ``hangs``."""
+
+    ceiling: Annotated[
+        float,
+        span(
+            "no step for this long is a hang, where no limit is declared or learned; default: `30m`, and at least 20 "
+            "times the longest gap so far after which the job went on by itself",
+            minimum=1,
+        ),
+    ] = DEFAULT.hang_ceiling_s
+    first_step: Annotated[float, _limit("the time before the first step of a round")] = 0.0
+    evaluation: Annotated[float, _limit("an evaluation")] = 0.0
+    checkpoint: Annotated[float, _limit("a checkpoint")] = 0.0
+    compile: Annotated[float, _limit("a compilation by `torch.compile`")] = 0.0
+    set_up: Annotated[float, _limit("the set-up of process groups")] = 0.0
+
+
 HEALTH: Final[Mapping[str, Option]] = described(JobOptions)
 CHECKPOINTS: Final[Mapping[str, Option]] = described(CheckpointOptions)
+HANGS: Final[Mapping[str, Option]] = described(HangOptions)

@@ -16,7 +16,7 @@ from ftcore.faults.taxonomy import FaultClass, Remedy
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.file import presets
 from ftcore.policies.file.config import MEANINGS, SAID_BY_SCRIPT
-from ftcore.policies.file.job_options import CheckpointOptions, JobOptions
+from ftcore.policies.file.job_options import CheckpointOptions, HangOptions, JobOptions
 from ftcore.policies.file.replicas import LAYOUT_KEYS
 from ftcore.states.replicas import WHERE
 
@@ -57,6 +57,7 @@ def _job() -> Any:
         "abilities": _words(map(str, SAID_BY_SCRIPT)),
         "checkpoint_every": count,
         "checkpoints": _record("Checkpoints", {}, base=CheckpointOptions) | None,
+        "hangs": _record("Hangs", {}, base=HangOptions) | None,
     }
     return _record("Job", keys, {key: MEANINGS[f"job: {key}"] for key in keys}, base=JobOptions)
 

@@ -1,5 +1,6 @@
 """Workers that neither end nor go on, and workers that only look like it."""
 
+import json
 import os
 import signal
 import time
@@ -170,3 +171,116 @@ def test_a_job_that_is_frozen_as_a_whole_goes_on(tmp_path: Path) -> None:
         job.finish()
         assert run.end() == 0
         assert not job.of("standstill.judged") and not job.of("incident.opened") and len(job.of("world.formed")) == 1
+
+
+STUCK_LOADER = """
+import threading, torch
+held, done = threading.Lock(), threading.Event()
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        with held: return torch.ones(1)
+def holds():
+    with held: done.wait()
+threading.Thread(target=holds, daemon=True).start()
+while not held.locked(): pass
+for batch in torch.utils.data.DataLoader(Data(), num_workers=1): pass
+"""
+"""A lock that a thread holds at the moment of the fork: the loader's process waits for it for ever."""
+
+
+def test_a_data_loader_whose_process_waits_for_a_lock_for_ever(tmp_path: Path) -> None:
+    """The rank looks active, because it asks every few seconds whether the process lives; both are named."""
+    with ftrun(tmp_path, timing=SOON) as job:
+        run = begins(job, "--nproc-per-node", "2", "--no-preload")
+        job.do(1, STUCK_LOADER)
+        seen = job.wait("standstill.judged", verdict="hang")
+        assert (seen.data.cause, seen.data.ranks) == ("absent", (1,))
+        assert "for its data loader: worker process" in seen.data.message
+        assert "of its data loader waits for a lock" in seen.data.message
+        stacks = Path(seen.data.stacks).read_text()
+        assert "_try_get_data" in stacks and "__getitem__" in stacks
+        recovers(job, seen)
+        job.finish()
+        assert run.end() == 0
+
+
+def test_explain_names_who_hangs_and_who_waits(tmp_path: Path) -> None:
+    """A section that exceeds the limit that the script declares; with sections, collectives and frames, and as JSON."""
+    with ftrun(tmp_path, timing=SOON | {"hang_ceiling_s": 300.0, "hang_busy_s": 300.0}) as job:
+        run = begins(job)
+        job.do(
+            0,
+            "import time, ftcore.worker\n"
+            "def tokenize():\n"
+            "    with ftcore.worker.section('tokenize', 4.0):\n"
+            "        while True: time.sleep(0.05)\n"
+            "tokenize()",
+        )
+        seen = job.wait("standstill.judged", verdict="hang")
+        assert (seen.data.cause, seen.data.ranks) == ("limit", (0,))
+        recovers(job, seen)
+        text = job.ftctl("explain").stdout
+        assert "hangs" in text and "tokenize for" in text and "<string>:4 (tokenize)" in text
+        first, other = json.loads(job.ftctl("explain", "--format", "json").stdout)["hang"]
+        assert (first["role"], first["ranks"], first["section"]) == ("hangs", [0], "tokenize")
+        assert (other["role"], other["ranks"], other["op"]) == ("waits", [1], "all_reduce")
+        assert first["limit_s"] == 4.0 and other["frames"]
+        stood = next(event for event in job.of("workers.stood") if event.seq < seen.seq)
+        assert {stand.ranks: stand.step for stand in stood.data.stands}.keys() == {(0,), (1,)}
+        calls = json.loads(Path(other["stacks"]).with_name("collectives.json").read_text())
+        assert calls[-1]["profiling_name"] == "gloo:all_reduce"
+        job.finish()
+        assert run.end() == 0
+
+
+def test_a_worker_that_holds_the_gil_is_active(tmp_path: Path) -> None:
+    """Longer than a lock may be waited for: no worker can answer in Python, and an alert has the place all the same."""
+    with ftrun(tmp_path, timing=SOON) as job:
+        run = begins(job)
+        # one call that neither releases the GIL nor looks at signals: a product of numbers of many digits
+        job.do(
+            0,
+            "import time\n"
+            "def multiply():\n"
+            "    number, end = 3 ** 4_000_000, time.monotonic() + 9.0\n"
+            "    while time.monotonic() < end: number * number; number *= 3 ** 1_000_000\n"
+            "multiply()\nopen('over', 'w')",
+        )
+        seen = job.wait("standstill.judged", verdict="alert")
+        assert "rank 0 is active" in seen.data.message and "all others wait in all_reduce" in seen.data.message
+        assert "(multiply)" in seen.data.stack
+        wait_until(lambda: (job.cwd / "over").exists(), "the call to end")
+        job.finish()
+        assert run.end() == 0
+        assert not job.of("incident.opened")
+
+
+BEFORE_THE_FIRST_STEP = """
+import os, time, torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+def load_vocabulary():
+    if rank == 1 and not os.path.exists("again"):
+        open("again", "w").close()
+        time.sleep(10**6)
+load_vocabulary()
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_that_hangs_before_the_set_up(tmp_path: Path) -> None:
+    """Before the first step, of workers made by exec: the other waits for it in the set-up of the process group."""
+    with ftrun(tmp_path, timing=SOON) as job:
+        (job.cwd / "train.py").write_text(BEFORE_THE_FIRST_STEP)
+        run = job.start("--nproc-per-node", "2", "--no-preload", "train.py", script="", preload=False)
+        seen = job.wait("standstill.judged", verdict="hang")
+        assert (seen.data.cause, seen.data.ranks) == ("absent", (1,))
+        assert "(load_vocabulary), all others wait in init_process_group (set-up for" in seen.data.message
+        assert job.wait("incident.opened", seen.seq).data.fault.root == seen.seq
+        assert run.end() == 0

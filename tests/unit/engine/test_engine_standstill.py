@@ -1,8 +1,9 @@
 """Standing still: from heartbeats to a fact, and from the fact to a decision."""
 
 from ftcore.engine.standstill import LOOK_S, StandstillWatch
-from ftcore.events.policy import ChainEntry
+from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.events.worker import RankState, StandstillJudged, WorkersStood, WorkersWentOn
+from ftcore.policies.file.config import parse
 from ftcore.replay import verify
 from ftcore.testing.driver import JobDriver
 
@@ -10,8 +11,8 @@ from ftcore.testing.driver import JobDriver
 class Job:
     """Nodes of one rank whose heartbeats report the state of their ranks."""
 
-    def __init__(self) -> None:
-        self.job = JobDriver(2)
+    def __init__(self, policy: PolicyLoaded | None = None) -> None:
+        self.job = JobDriver(2, policy=policy)
         self.job.start()
         world = self.job.state.rounds.world
         assert world is not None
@@ -185,3 +186,24 @@ def test_what_is_recorded_late_has_to_be_so_still() -> None:
     assert not job.watch.holds(job.job.state, later, job.now), "they have gone on"
     assert job.look() is None
     assert isinstance(job.beat(node0=stopped), WorkersStood)
+
+
+def test_the_policy_files_limits_and_ceiling_are_used() -> None:
+    """From the folded policy, so that the log is decided again the same way."""
+    text = "version: 1\njob:\n  hangs: {evaluation: 90s, ceiling: 200s}\n"
+    job = Job(parse(text, "policy.yaml"))
+    ranks = tuple(range(job.size))
+    job.beat(node0=job.stands(*ranks, state="runs", section="evaluation", section_s=89.0), node1=())
+    fact = job.beat(node0=job.stands(*ranks, state="runs", section="evaluation", section_s=90.0), node1=())
+    assert isinstance(fact, WorkersStood)
+    job.job.own(fact)
+    known = job.job.state.incident
+    assert known is not None and (known.fault.cls, known.fault.detail) == ("hang", "limit")
+    assert "evaluation for 90 s, limit 90 s" in known.fault.summary
+    job.job.settle()
+    job.beat(node0=(), node1=())
+    fact = job.beat(node0=job.stands(*ranks, state="runs", silent_s=200.0), node1=())
+    assert isinstance(fact, WorkersStood)
+    events = job.job.own(fact)
+    assert [event.data.cause for event in events if isinstance(event.data, StandstillJudged)] == ["ceiling"]
+    assert verify(job.job.events).ok

@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from ftcore.events.worker import RankState
-from ftcore.faults.standstill import GROUPS_MAX, ceiling_s, judge, merged
+from ftcore.faults.standstill import GROUPS_MAX, StandstillAssessment, ceiling_s, judge, merged
 from ftcore.timing import DEFAULT, Timing
 from ftcore.wording import spans
 
@@ -148,3 +148,96 @@ def test_the_jobs_time_constants_are_used() -> None:
     quick = Timing(hang_look_s=1.0, hang_idle_s=2.0, hang_busy_s=3.0, hang_ceiling_s=4.0)
     absent = stand(1, waits="outside", still_s=3.0, silent_s=3.0)
     assert judge((reduces(0, silent_s=3.0), absent), 2, quick, 4.0).cause == "absent"
+
+
+def judged(*stands: RankState, **what: object) -> StandstillAssessment:
+    size = sum(one.count for one in stands)
+    return judge(stands, size, DEFAULT, CEILING, **what)  # type: ignore[arg-type]
+
+
+def test_a_declared_limit_of_a_section() -> None:
+    """Beyond it a rank hangs whatever it does; before it the rank is never absent, and the ceiling waits as well."""
+    rank = stand(0, state="runs", still_s=0.0, section="tokenize", section_s=7200.0, limit_s=7200.0, declared=True)
+    found = judged(rank, reduces(1, 2, 3))
+    assert (found.verdict, found.cause, found.ranks) == ("hang", "limit", (0,))
+    assert "rank 0 is active (tokenize for 7200 s, limit 7200 s), all others wait in all_reduce" in found.message
+    early = attrs.evolve(rank, section_s=7199.0, silent_s=7199.0, still_s=7199.0, state="waits", waits="lock")
+    assert judged(early, reduces(1, 2, 3, silent_s=7199.0)).verdict == "alert"
+    assert judged(attrs.evolve(early, state="stopped"), reduces(1)).cause == "stopped"
+
+
+def test_the_policy_files_limit_of_a_section() -> None:
+    """It counts as declared, unless the script itself declares one."""
+    rank = stand(0, state="runs", still_s=0.0, section="evaluation", section_s=100.0, overdue=False)
+    assert judged(rank, limits={"checkpoint": 60.0}).verdict == ""
+    assert judged(rank, limits={"evaluation": 60.0}).cause == "limit"
+    own = attrs.evolve(rank, limit_s=200.0, declared=True)
+    assert judged(own, limits={"evaluation": 60.0}).verdict == ""
+
+
+def test_the_learned_limit_of_the_time_without_a_step() -> None:
+    """A hang if no rank outside of a collective is active; all waiting in one collective, none is to blame."""
+    waits = stand(0, 1, 2, 3, waits="lock", silent_s=240.0, limit_s=240.0)
+    assert (judged(waits).cause, judged(waits).ranks) == ("limit", ())
+    assert judged(attrs.evolve(waits, limit_s=None)).verdict == "alert"
+    assert judged(attrs.evolve(waits, silent_s=239.0)).verdict == "alert"
+    assert judged(attrs.evolve(waits, still_s=59.0)).verdict == "alert"
+    assert judged(attrs.evolve(waits, waits="outside", still_s=599.0)).verdict == "alert"
+    assert judged(attrs.evolve(waits, state="runs", still_s=0.0)).verdict == "alert"
+    inside = reduces(0, 1, 2, 3, silent_s=240.0, limit_s=240.0, held_s=60.0)
+    assert judged(inside).cause == "limit"
+    assert judged(attrs.evolve(inside, state="runs", still_s=0.0)).cause == "limit", "a collective of NCCL spins"
+    assert judged(attrs.evolve(inside, op="backward", state="runs", still_s=0.0)).verdict == "alert"
+    assert judged(attrs.evolve(inside, held_s=59.0)).verdict == "alert"
+
+
+def test_the_learned_limit_of_a_section() -> None:
+    """Beyond it, and beyond ``hang_busy_s``, an active rank hangs as well."""
+    rank = stand(0, state="runs", still_s=0.0, section="evaluation", section_s=600.0, limit_s=400.0)
+    assert judged(rank, reduces(1, 2)).cause == "limit"
+    assert judged(attrs.evolve(rank, section_s=599.0), reduces(1, 2)).verdict == "alert"
+    assert judged(attrs.evolve(rank, limit_s=601.0), reduces(1, 2)).verdict == "alert"
+
+
+@pytest.mark.parametrize("state", ["waits", "runs"])
+def test_the_rank_that_is_a_collective_behind(state: str) -> None:
+    """By torch's numbers, which also count while NCCL spins; of another process group they say nothing."""
+    ahead = reduces(0, 2, 3, state=state, call=12, group="default_pg", held_s=60.0)
+    behind = reduces(1, state=state, call=11, group="default_pg", held_s=60.0)
+    found = judged(ahead, behind)
+    assert (found.cause, found.ranks) == ("mismatch", (1,))
+    assert "rank 1 waits in all_reduce number 11 of default_pg" in found.message
+    assert judged(ahead, attrs.evolve(behind, group="tp")).verdict == "alert"
+    assert judged(ahead, attrs.evolve(behind, call=12)).verdict == "alert"
+    assert judged(ahead, attrs.evolve(behind, held_s=59.0)).verdict == "alert"
+
+
+def test_the_rank_that_is_a_step_behind() -> None:
+    """In the same collective, by the last step, if none makes progress."""
+    found = judged(reduces(0, 2, 3, step=8), reduces(1, step=7))
+    assert (found.cause, found.ranks) == ("mismatch", (1,))
+    assert "rank 1 waits in all_reduce after step 7, all others wait in all_reduce after step 8" in found.message
+    assert judged(reduces(0, step=8), reduces(1, step=7, still_s=59.0)).verdict == "alert"
+
+
+def test_a_rank_whose_data_loader_is_stuck() -> None:
+    """Without any rank in a collective; after the time that its process's wait allows."""
+    rank = stand(1, place="t.py:5 (main)", waits="lock", loader="worker process 7 of its data loader waits for a lock")
+    active = stand(0, state="runs", still_s=0.0)
+    found = judged(rank, active)
+    assert (found.cause, found.ranks) == ("loader", (1,))
+    assert "rank 1 waits in t.py:5 (main) for its data loader: worker process 7" in found.message
+    assert judged(attrs.evolve(rank, still_s=59.0), active).verdict == "alert"
+    assert judged(attrs.evolve(rank, waits="outside", still_s=599.0), active).verdict == "alert"
+
+
+def test_before_the_first_step() -> None:
+    """Steps must be expected, and no rank may have made any progress since the ceiling."""
+    idle = stand(0, 1, silent_s=None, overdue=False, waits="lock", still_s=CEILING, trains=True)
+    assert judged(idle).cause == "ceiling"
+    assert judged(attrs.evolve(idle, trains=False)).verdict == ""
+    assert judged(attrs.evolve(idle, trains=False), steps_expected=True).cause == "ceiling"
+    assert judged(attrs.evolve(idle, still_s=CEILING - 1)).verdict == ""
+    assert judge((idle,), 3, DEFAULT, CEILING).verdict == "", "a rank of unknown state may be active"
+    late = stand(0, silent_s=None, overdue=False, still_s=0.0, state="runs", section="first step", section_s=90.0)
+    assert judged(late, limits={"first step": 60.0}).cause == "limit"

@@ -84,6 +84,28 @@ def test_a_hang_lasts_from_its_last_step():
     assert phases.total == 6.0 + sum(part for part in known if part is not None)
 
 
+def test_a_hang_names_who_hangs_and_who_waits():
+    """Those to blame first, with their node; incidents of another kind have none."""
+    driver = JobDriver(3, tick_s=1.0)
+    driver.start()
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    sleeps = RankState(ranks=(1,), ends_s=1e6, still_s=60.0, silent_s=60.0, stack="a.py:2 (f)\na.py:9 (<module>)")
+    peers = RankState(ranks=(0, 2), count=2, op="all_reduce", silent_s=60.0, held_s=60.0, step=4)
+    driver.own(WorkersStood(round=driver.state.rounds.newest, stands=(peers, sleeps)))
+    driver.settle()
+    killed, hung = told(driver)
+    assert killed.hang == ()
+    first, other = hung.hang
+    assert (first.role, first.node, first.ranks, first.frames) == (
+        "hangs",
+        "node1",
+        (1,),
+        ("a.py:2 (f)", "a.py:9 (<module>)"),
+    )
+    assert (other.role, other.node, other.ranks, other.step) == ("waits", "", (0, 2), 4)
+
+
 def test_a_pause_has_a_length():
     """It counts from the step boundary to the operator's ``resume``; None while the job is paused."""
     driver = started(abilities=("pause",))

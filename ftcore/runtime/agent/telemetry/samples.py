@@ -30,6 +30,9 @@ BUSY_SHARE: Final = 0.02
 BUSY_BYTES_S: Final = 4096.0
 """I/O in bytes per second above which a process is busy; keep-alives need less."""
 
+LOADER_NAME: Final = b"pt_data_worker"
+"""Name that torch gives the worker processes of its data loaders."""
+
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 _CALLS: Final[Mapping[str, Mapping[int, str]]] = {
     "x86_64": {35: "nanosleep", 230: "clock_nanosleep", 202: "futex", 23: "select", 270: "pselect", 271: "ppoll"}
@@ -55,6 +58,7 @@ class Usage:
         moved: I/O of all processes in bytes.
         others: context switches of the main threads of the descendants.
         inodes: inodes of the sockets of all processes.
+        loaders: worker processes of data loaders of torch: process id and context switches of the main thread.
     """
 
     at: float
@@ -64,6 +68,7 @@ class Usage:
     moved: int = 0
     others: int = 0
     inodes: tuple[int, ...] = ()
+    loaders: tuple[tuple[int, int], ...] = ()
 
 
 @attrs.frozen
@@ -127,6 +132,7 @@ def usage(pid: int, sent: Mapping[int, int]) -> Usage:
     at, cpu_s, moved, others = time.monotonic(), 0.0, 0, 0
     children: list[int] = []
     inodes: list[int] = []
+    loaders: list[tuple[int, int]] = []
     with contextlib.suppress(OSError):
         children = processes.descendants(pid, ())
     for member in (pid, *children):
@@ -138,9 +144,18 @@ def usage(pid: int, sent: Mapping[int, int]) -> Usage:
                 words = file.read().split()
             moved += int(words[1]) + int(words[3])
         inodes += _sockets(member) if sent else []
-        others += _switches(member) if member != pid else 0
+        switches = _switches(member) if member != pid else 0
+        others += switches
+        if member != pid and _name(member) == LOADER_NAME:
+            loaders.append((member, switches))
     moved += sum(sent.get(inode, 0) for inode in inodes)
-    return Usage(at, state(pid), _switches(pid), cpu_s, moved, others, tuple(inodes))
+    return Usage(at, state(pid), _switches(pid), cpu_s, moved, others, tuple(inodes), tuple(loaders))
+
+
+def _name(pid: int) -> bytes:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
+        return file.read().strip()
+    return b""
 
 
 def _switches(pid: int) -> int:

@@ -1,12 +1,13 @@
 """Samples the workers of a node that show no progress.
 
-A sign of progress is a step, a backward pass or a report (``shm/page.py``). Workers without a sign for ``hang_look_s``
-are sampled repeatedly, at growing intervals: their Python stacks, their counters (``samples.py``) and their connections
-(``unanswered.py``). The results go to the master with the heartbeats, and the master interprets them
-(``faults/standstill.py``).
+A sign of progress is a step, a backward pass, a report, or the begin or end of a section (``shm/page.py``). Workers
+without a sign for ``hang_look_s`` are sampled repeatedly, at growing intervals: their Python stacks, their counters
+(``samples.py``), their connections (``unanswered.py``), and the collectives that they have begun. The results go to the
+master with the heartbeats, and the master interprets them (``faults/standstill.py``).
 
-The usual duration of steps is learned (``faults/detectors/no_progress.py``): only a step that exceeds it causes an
-alert.
+The usual duration of steps and of sections is learned (``faults/detectors/no_progress.py``, ``sections.py``): only a
+step that exceeds it causes an alert, and the master acts on the limits that follow from it. A rank that waits for its
+data loader is active as long as the loader's processes are (``loaders.py``).
 
 House rules:
 
@@ -23,7 +24,7 @@ House rules:
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,12 +33,16 @@ import attrs
 from ftcore.events.worker import RankState
 from ftcore.faults.cuts import NO_NET, Net
 from ftcore.faults.detectors.no_progress import NoProgress
+from ftcore.faults.detectors.sections import SectionLimits
 from ftcore.faults.frames import StackPosition, place_of
 from ftcore.faults.standstill import merged
-from ftcore.ports import Host, Inspector, Progress, Signs
+from ftcore.ports import DeepInspector, Host, Inspector, Progress, Signs
 from ftcore.runtime.agent.telemetry import samples
+from ftcore.runtime.agent.telemetry.loaders import LoaderWatch, described
 from ftcore.runtime.agent.telemetry.unanswered import UnansweredWatch
 from ftcore.runtime.host import THIS_HOST
+from ftcore.shm.calls import Call
+from ftcore.shm.sections import FIRST_STEP
 from ftcore.timing import Timing
 
 CHECKS: Final = 20
@@ -49,6 +54,9 @@ ANSWER_S: Final = 0.1
 
 STACKS_NAME: Final = "stacks.txt"
 """File beside a worker's output with its last stacks, at most ``stackfile.STACK_BYTES_MAX``."""
+
+CALLS_NAME: Final = "collectives.json"
+"""File beside it with the newest entries of torch's flight recorder, if it has any."""
 
 DOUBLE_AFTER: Final = 10
 """Number of samples after which the interval doubles, repeatedly."""
@@ -64,11 +72,13 @@ _STOPPED: Final = {"T": "stopped", "t": "traced"}
 
 @attrs.define
 class _WatchedRank:
-    """A local rank; its learned step times outlive its process. Times are monotonic seconds."""
+    """A local rank; what is learned of it outlives its process. Times are monotonic seconds."""
 
     learned: NoProgress
+    limits: SectionLimits
     pid: int = 0
     started: str = ""
+    began: float = 0.0
     page: Progress | None = None
     signed: float = 0.0
     signs: Signs = attrs.field(factory=Signs)
@@ -82,19 +92,60 @@ class _WatchedRank:
     file: str = ""
     kept: bool = False
     shown: bool = False
+    covered: int = 0
+    excused: tuple[int, float] = (0, 0.0)
+    calls: tuple[Call, ...] = ()
+    loaders: LoaderWatch = attrs.field(factory=LoaderWatch)
+    loader: str = ""
 
     def shift(self, seconds: float) -> None:
         """Exclude an interval without samples from all times."""
         self.signed += seconds
         self.still_since += seconds
         self.held_since += seconds
+        self.began += seconds
+        section = self.signs.sections.began
+        self.excused = (section, seconds + (self.excused[1] if self.excused[0] == section else 0.0))
         self.learned.excuse(seconds)
         self.used = None
+        self.loaders.forget()
 
     def moved(self, now: float) -> None:
         """Note activity of the worker."""
+        self.woke(now)
         self.still_since = self.held_since = now
         self.used, self.place, self.wait, self.state, self.overdue = None, StackPosition(), samples.Wait(), "", False
+        self.calls, self.loader = (), ""
+        self.loaders.forget()
+
+    def woke(self, now: float) -> None:
+        """Learn from a time without activity that is over."""
+        ends_itself = self.wait.ends_at is not None
+        if self.used is not None and self.state in ("waits", "disk") and not self.place.op and not ends_itself:
+            self.learned.idled(now - self.still_since)
+
+    def section(self, now: float) -> tuple[str, float | None, float | None, bool]:
+        """The section that it is in, the seconds since it began, its limit, and whether the script declared it.
+
+        In no section: the limit of the time without a step.
+        """
+        at = self.signs.sections
+        if at.name:
+            excused = self.excused[1] if self.excused[0] == at.began else 0.0
+            limit_s = (at.deadline - at.began) / 1e9 if at.deadline else self.limits.limit_s(at.name)
+            return at.name, max(0.0, now - at.began / 1e9 - excused), limit_s, at.deadline > 0
+        if self.page is None:
+            if not at.trains:
+                return "", None, None, False
+            return FIRST_STEP, now - self.began, self.limits.limit_s(FIRST_STEP), False
+        return "", None, self.learned.limit_s(), False
+
+    def is_late(self, now: float) -> bool:
+        """Whether the next step is overdue; sections do not count."""
+        deadline, sections = self.learned.deadline(), self.signs.sections
+        if self.page is None or deadline is None or sections.name:
+            return False
+        return now > deadline + (sections.covered - self.covered) / 1e9
 
 
 class ProgressWatch:
@@ -120,8 +171,13 @@ class ProgressWatch:
         self._kernel = kernel
         self._host = host
         self._inspector = inspector
+        deep: object = inspector
+        self._deep = deep if isinstance(deep, DeepInspector) else None
         self._workers = [
-            _WatchedRank(NoProgress(floor_s=timing.hang_idle_s, cap_s=timing.hang_ceiling_s)) for _ in range(slots)
+            _WatchedRank(
+                NoProgress(floor_s=timing.hang_idle_s, cap_s=timing.hang_ceiling_s), SectionLimits(timing.hang_idle_s)
+            )
+            for _ in range(slots)
         ]
         self._base_rank = 0
         self._checked_at: float | None = None
@@ -146,11 +202,19 @@ class ProgressWatch:
             dirs: output directory of each worker, which gets its stacks; empty: stacks are not written.
         """
         files = [str(Path(directory) / STACKS_NAME) for directory in dirs] or [""] * len(pids)
+        for worker in self._workers:
+            section, section_s, limit_s, declared = worker.section(now)
+            if section_s is not None and limit_s is not None and section_s >= limit_s and not declared:
+                worker.limits.interrupted(section, section_s)
         self._base_rank, self._checked_at, self._samples = base_rank, now, 0
         self._workers = [
-            _WatchedRank(worker.learned, pid, self._kernel.start_time(pid), signed=now, file=file)
+            _WatchedRank(
+                worker.learned, worker.limits, pid, self._kernel.start_time(pid), began=now, signed=now, file=file
+            )
             for worker, pid, file in zip(self._workers, pids, files, strict=True)
         ]
+        for worker in self._workers:
+            worker.limits.begin()
         self._set(())
 
     def forget(self) -> None:
@@ -212,12 +276,18 @@ class ProgressWatch:
         self._checked_at = now
 
     def _take(self, worker: _WatchedRank, page: Progress | None, signs: Signs, now: float) -> None:
+        sections = signs.sections
         if page is not None and page.steps and (worker.page is None or page.steps != worker.page.steps):
             if worker.page is None:
                 worker.learned.begin(page.mono / 1e9, page.step - 1)
-            worker.learned.observe(page.step, page.mono / 1e9)
-            worker.page = page
-        signed = max(signs.active, worker.page.mono if worker.page is not None else 0, signs.ended) / 1e9
+                worker.limits.took(FIRST_STEP, page.mono / 1e9 - worker.began)
+            worker.learned.observe(page.step, page.mono / 1e9, sections.covered / 1e9)
+            worker.page, worker.covered = page, sections.covered
+        if sections.changed != worker.signs.sections.changed:
+            for past in sections.past:
+                worker.limits.observe(past.name, past.count, past.longest / 1e9)
+        stepped = worker.page.mono if worker.page is not None else 0
+        signed = max(signs.active, stepped, signs.ended, sections.changed) / 1e9
         worker.signs = signs
         if signed > worker.signed:
             worker.signed = signed
@@ -253,23 +323,57 @@ class ProgressWatch:
         connects = [not opening.isdisjoint(used.inodes) for used in before]
         seen = zip(quiet, connects, waits, strict=True)
         asked = [local for local, busy, wait in seen if not busy and self._ask(local, True, wait.kind == "lock")]
-        if asked:
+        told = [local for local in quiet if self._ask_calls(local)]
+        if asked or told:
             await asyncio.sleep(ANSWER_S)
         if [local for local in asked if not self._answer(local) and self._ask(local, False)]:
             await asyncio.sleep(ANSWER_S)
+        dumps = {local: self._answer(local) for local in asked}
+        await self._look_at_loaders(zip(workers, quiet, before, strict=True), dumps, now())
         after, found = await loop.run_in_executor(None, self._kernel.usages, [worker.pid for worker in workers])
         at, kept = now(), {}
         for worker, local, used, resting, wait in zip(workers, quiet, before, after, waits, strict=True):
-            dump = self._answer(local) if local in asked else ""
-            place = place_of(dump)
+            place = place_of(dumps.get(local, ""))
+            worker.loaders.disturbed(resting)
             if worker.pid == self._workers[local].pid:
                 if _is_worth_keeping(worker, place):
-                    kept[worker.file] = f"rank {self._base_rank + local}, pid {worker.pid}\n{dump}"
+                    below = "".join(f"\nprocess {pid}\n{text}" for pid, text in worker.loaders.stacks.items())
+                    kept[worker.file] = f"rank {self._base_rank + local}, pid {worker.pid}\n{dumps[local]}{below}"
                     worker.kept, worker.shown = True, place.talks is not None
+                if local in told and self._deep is not None:
+                    worker.calls, details = self._deep.calls(local)
+                    if details and worker.file:
+                        kept[str(Path(worker.file).with_name(CALLS_NAME))] = details
                 self._weigh(worker, place, used, resting, wait, at)
         first = self._base_rank
         ranks = {inode: first + local for local, used in zip(quiet, after, strict=True) for inode in used.inodes}
         return self._unanswered.net(found, ranks, at), kept, at
+
+    def _ask_calls(self, local: int) -> bool:
+        """Ask a rank that was inside a collective before for its newest ones."""
+        return self._deep is not None and self._workers[local].place.op != "" and self._deep.ask_calls(local)
+
+    async def _look_at_loaders(
+        self, workers: Iterable[tuple[_WatchedRank, int, samples.Usage]], dumps: Mapping[int, str], now: float
+    ) -> None:
+        """Look at the loader processes of ranks that wait for them, and get the stacks of stuck ones."""
+        asked: list[tuple[_WatchedRank, int, int]] = []
+        for worker, local, used in workers:
+            if not place_of(dumps.get(local, "")).loads:
+                worker.loaders.forget()
+                continue
+            worker.loaders.rested(used, now)
+            stuck = worker.loaders.stuck(now)
+            if stuck is None or stuck[0] in worker.loaders.stacks or self._deep is None:
+                continue
+            locked = self._kernel.wait_of(stuck[0]).kind == "lock"
+            if self._deep.ask_child(local, stuck[0], locked):
+                asked.append((worker, local, stuck[0]))
+        if asked:
+            await asyncio.sleep(ANSWER_S)
+        for worker, local, pid in asked:
+            worker.loaders.stacks[pid] = self._answer(local)
+            worker.kept = False
 
     def _is_alive(self, worker: _WatchedRank) -> bool:
         return worker.started != "" and self._kernel.start_time(worker.pid) == worker.started
@@ -297,22 +401,28 @@ class ProgressWatch:
         if worker.state not in _STOPPED.values():
             ran = worker.used is not None and samples.progressed(worker.used, used, wait)
             if first or ran or place.frames != worker.place.frames:
+                worker.woke(now)
                 worker.still_since = now
             worker.state = "disk" if used.state == "D" else "runs" if ran or used.state == "R" else "waits"
+        stuck, worker.loader = worker.loaders.stuck(now), ""
+        if stuck is not None and worker.state in ("waits", "runs"):
+            wait = self._kernel.wait_of(stuck[0])
+            frames = place_of(worker.loaders.stacks.get(stuck[0], "")).where
+            worker.state, worker.still_since, worker.loader = "waits", stuck[1], described(stuck[0], wait, frames)
         if worker.signs.ended and worker.state in ("waits", "runs"):
             worker.state = "ended"
         if not self._is_alive(worker):
             worker.state = "gone"
         worker.used, worker.place, worker.wait = resting, place, wait
-        deadline = worker.learned.deadline()
-        late = worker.page is not None and deadline is not None and now > deadline
-        if late and not worker.overdue and now - worker.signed >= self._timing.hang_idle_s:
+        if worker.is_late(now) and not worker.overdue and now - worker.signed >= self._timing.hang_idle_s:
             worker.overdue = True
             worker.learned.overdue()
 
     def _stand(self, local: int, now: float) -> RankState:
         worker = self._workers[local]
         ends_at, timeout = worker.wait.ends_at, worker.signs.timeout
+        section, section_s, limit_s, declared = worker.section(now)
+        call = worker.calls[0] if worker.calls and worker.place.op else None
         return RankState(
             ranks=(self._base_rank + local,),
             state=worker.state or "runs",
@@ -327,6 +437,15 @@ class ProgressWatch:
             timeout_s=timeout / 1e9 if timeout else None,
             stack=worker.place.stack,
             stacks=worker.file if worker.kept else "",
+            section=section,
+            section_s=None if section_s is None else round(section_s, 1),
+            limit_s=None if limit_s is None else round(limit_s, 1),
+            declared=declared,
+            step=worker.page.step if worker.page is not None else None,
+            call=call.number if call is not None else None,
+            group=call.group if call is not None else "",
+            trains=worker.signs.sections.trains,
+            loader=worker.loader,
         )
 
 

@@ -60,7 +60,7 @@ class WorkerPage:
     def signs(self) -> Signs:
         """The worker's signs of life."""
         life = self._reader.life()
-        return Signs(life.active, life.ended, life.timeout)
+        return Signs(life.active, life.ended, life.timeout, self._reader.sections())
 
     def release_fd(self) -> None:
         """Close the descriptor in this process, once the worker has inherited it; the page stays readable."""

@@ -27,7 +27,7 @@ from ftcore.errors import UsageError
 from ftcore.faults.rule import Rule
 from ftcore.ids import Round
 from ftcore.ports import Launch, Progress, Signs, WorkerExit
-from ftcore.runtime.agent.workers import launchable, processes
+from ftcore.runtime.agent.workers import callfile, launchable, processes
 from ftcore.runtime.agent.workers.guard import Guard
 from ftcore.runtime.agent.workers.local_worker import LocalWorker, place_of
 from ftcore.runtime.agent.workers.log_watch import HitCallback, LogWatch
@@ -42,6 +42,7 @@ from ftcore.runtime.agent.workers.warm_start import AGENT_ENV, Started, new_tag
 from ftcore.runtime.warm import protocol
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
 from ftcore.shm.boundary import RETRIES, BoundaryOrders
+from ftcore.shm.calls import Call
 from ftcore.wording import plural
 
 ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
@@ -228,6 +229,21 @@ class LocalSupervisor:
         """See ``ports.Inspector``."""
         return self._workers[local_rank].stacks.read() if local_rank < len(self._workers) else ""
 
+    def ask_child(self, local_rank: int, pid: int, locked: bool = False) -> bool:
+        """See ``ports.DeepInspector``."""
+        worker = self._workers[local_rank]
+        return worker.exitcode is None and worker.stacks.ask(pid, True, locked)
+
+    def ask_calls(self, local_rank: int) -> bool:
+        """See ``ports.DeepInspector``."""
+        worker = self._workers[local_rank]
+        return worker.exitcode is None and callfile.ask(worker.pid, worker.page.signs().sections.calls)
+
+    def calls(self, local_rank: int) -> tuple[tuple[Call, ...], str]:
+        """See ``ports.DeepInspector``."""
+        worker = self._workers[local_rank]
+        return callfile.read(worker.pid, worker.page.signs().sections.calls)
+
     def tail(self, local_rank: int, limit: int) -> str:
         """See ``ports.Supervisor``. Includes workers that have ended, until the next start."""
         worker = self._workers[local_rank]
@@ -316,7 +332,7 @@ class LocalSupervisor:
         for worker, (reply, _) in zip(fresh, replies, strict=True):
             worker.stacks.worker_fd = int(reply["stacks"]) if reply is not None else -1
         how = next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
-        return how if not kept else "kept" if not fresh else f"{how}; {len(kept)} of {len(self._workers)} kept"
+        return how if not kept else "parked" if not fresh else f"{how}; {len(kept)} of {len(self._workers)} parked"
 
     def _prepare(self, launch: Launch, local_rank: int, parked: ParkedWorker) -> LocalWorker:
         env, log_dir = launch.envs[local_rank], launch.log_dirs[local_rank]

@@ -22,6 +22,8 @@ from ftcore.runtime.agent.telemetry import watch_progress as watched
 from ftcore.runtime.agent.telemetry.watch_progress import ProgressWatch
 from ftcore.runtime.agent.workers.stackfile import StackFile
 from ftcore.runtime.host import SystemHost
+from ftcore.shm.calls import Call
+from ftcore.shm.sections import PastSection, SectionState
 from ftcore.timing import Timing
 
 TIMING = Timing(hang_look_s=10.0, hang_idle_s=60.0, hang_busy_s=600.0)
@@ -108,6 +110,15 @@ class Node:
     def stack(self, local_rank: int) -> str:
         assert self.stacks is not None
         return self.stacks[local_rank].read()
+
+    def ask_child(self, local_rank: int, pid: int, locked: bool = False) -> bool:
+        return self.stacks is not None and self.stacks[local_rank].ask(pid, True, locked)
+
+    def ask_calls(self, local_rank: int) -> bool:
+        return False
+
+    def calls(self, local_rank: int) -> tuple[tuple[Call, ...], str]:
+        return (), ""
 
     def look(self) -> tuple[RankState, ...] | None:
         asyncio.run(self.watch.check(lambda: self.pages, lambda: self.now))
@@ -486,3 +497,56 @@ def test_running_threads_are_dumped_with_the_gil() -> None:
             assert "wait" in stack.read() and made[0].poll() is None
     finally:
         stack.close()
+
+
+LOADS = """
+import ctypes, os, sys, threading, time
+from ftcore.runtime.warm.stacks import listen
+listen(int(sys.argv[1]))
+def _try_get_data():
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(15, b"pt_data_worker")
+        threading.Event().wait()
+    print("ready", flush=True)
+    while True: time.sleep(0.02)
+code = compile("def _try_get_data(wait): wait()", "/torch/utils/data/dataloader.py", "exec")
+scope = {}
+exec(code, scope)
+scope["_try_get_data"](_try_get_data)
+"""
+
+
+def test_a_rank_whose_loader_is_stuck_waits_for_it() -> None:
+    """It wakes up all the time; the process that it waits for does not. Its stack is kept with that of the rank."""
+    stacks = [StackFile()]
+    with TemporaryDirectory() as directory, running(LOADS, stacks=stacks) as made:
+        node = Node(made, stacks, [directory])
+        node.step(times=20)
+        (state,) = node.wait(60.0)
+        assert (state.state, state.waits) == ("waits", "lock")
+        assert "worker process" in state.loader and "waits for a lock" in state.loader
+        assert state.still_s > 30.0
+        node.wait(30.0)
+        assert "process " in (Path(directory) / watched.STACKS_NAME).read_text().split("\n", 1)[1]
+    stacks[0].close()
+
+
+def test_the_section_of_a_stalled_rank_is_reported_with_its_limit() -> None:
+    """Declared, learned, or none yet; before the first step of a rank that has created an optimizer."""
+    with running(SLEEPS) as made:
+        node = Node(made)
+        node.told = [Signs(sections=SectionState(trains=True))]
+        (state,) = node.wait(20.0)
+        assert (state.section, state.limit_s, state.declared, state.trains) == ("first step", None, False, True)
+        node.step(times=25)
+        (state,) = node.wait(20.0)
+        assert (state.section, state.section_s, state.limit_s, state.step) == ("", None, 240.0, 25)
+        now = round(node.now * 1e9)
+        past = (PastSection("evaluation", 3, 50 * 10**9),)
+        node.told = [Signs(active=now, sections=SectionState("evaluation", now, 0, now, 0, True, past=past))]
+        (state,) = node.wait(30.0)
+        assert state.section == "evaluation" and 20.0 < (state.section_s or 0.0) <= 30.0
+        assert (state.limit_s, state.declared, state.overdue) == (200.0, False, False)
+        node.told = [Signs(active=now, sections=SectionState("evaluation", now, now + 10**11, now, past=past))]
+        (state,) = node.wait(80.0)
+        assert (state.limit_s, state.declared, state.overdue) == (100.0, True, False)

@@ -70,7 +70,7 @@ def test_workers_enter_the_next_round_as_they_are(node: Node, faults: list[Worke
         assert [(each.kind, each.step, each.message) for each in faults] == [("collective", 4, "a message")] * 2
         pages = node.supervisor.boundaries()
         second = node.launch(name, workers=2, env={"ROUND": "2", "FTCORE_NEW": "x"})
-        assert await node.supervisor.start(second) == (pids, "kept")
+        assert await node.supervisor.start(second) == (pids, "parked")
         for rank in (0, 1):
             await node.says(second, f"enters {rank} 1 False", rank)  # ROUND is the script's own
             assert "enters" not in (Path(first.log_dirs[rank]) / "stdout.log").read_text()
@@ -96,7 +96,7 @@ def test_a_dead_worker_is_started_anew_beside_those_that_wait(node: Node) -> Non
         again, how = await node.supervisor.start(second)
         assert again[0] == pids[0]
         assert again[1] != pids[1]
-        assert how == "fork; 1 of 2 kept"
+        assert how == "fork; 1 of 2 parked"
         await node.says(second, "begins 1 2", 1)
         await node.supervisor.stop(30.0)
         assert not any(map(alive, again))
