@@ -8,6 +8,7 @@ House rules: the training loop sends a message of the step to this node's keeper
 a stream that has nothing left waits, and says so.
 """
 
+import os
 import sys
 import time
 from collections import deque
@@ -394,4 +395,4 @@ def _place_of_process() -> tuple[int, int, int]:
     """Round, rank and number of ranks outside of ``ftrun``."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return 0, torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 0, 1
+    return 0, int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
