@@ -1,4 +1,4 @@
-"""The progress page: one 4 KiB page of shared memory per worker, written by the worker and read by its agent.
+"""The progress page: 8 KiB of shared memory per worker, written by the worker and read by its agent.
 
 The agent writes only the orders of ``boundary``.
 
@@ -25,6 +25,7 @@ sample.
 | 14 | ``ended`` | monotonic nanoseconds at which the script finished; 0: it has not |
 | 15 | ``timeout`` | timeout of its process group in nanoseconds; 0: not known |
 | from 480 on | step boundaries | where the worker waits and saves: see ``boundary``; since version 3 |
+| from 768 on | phases | times of the phases of a step: see ``phases``; since version 4, which has 1024 words |
 
 The first eight words have the same meaning in every version. The creator of the page writes its version: a writer of a
 newer version does not write fields that an older page lacks, and an older reader reads only the fields that it knows.
@@ -40,14 +41,17 @@ import attrs
 
 from ftcore.shm.boundary import BoundaryOrders, BoundaryWords
 from ftcore.shm.notes import CheckpointNote, FindingNote, NotesReader, NotesWriter
+from ftcore.shm.phases import PhaseBlock, PhaseReader, PhaseWriter
 
-PAGE_BYTES: Final = 4096
+PAGE_BYTES: Final = 8192
 PAGE_FD_ENV: Final = "FTCORE_PAGE_FD"
 """Environment variable with the descriptor number of a worker's page."""
 
-MAGIC: Final = 0x3330656761507466  # "ftPage03", little-endian
+MAGIC: Final = 0x3430656761507466  # "ftPage04", little-endian
 _PLAIN: Final = 0x3130656761507466  # "ftPage01": without notes
 _NOTES: Final = 0x3230656761507466  # "ftPage02": without step boundaries
+_BOUNDARIES: Final = 0x3330656761507466  # "ftPage03": without phases; the first three have 4 KiB
+_FIRST_BYTES: Final = 4096
 _NAME: Final = "ftcore-page"
 _MAGIC, _SEQUENCE, _STEPS, _STEP, _ABSOLUTE, _MONO, _LOSS, _GRAD_NORM = range(8)
 _PACED, _OWN, _WHOLE = 10, 11, 12
@@ -110,7 +114,8 @@ class PageWriter:
     """
 
     def __init__(self, fd: int) -> None:
-        view = memoryview(mmap.mmap(fd, PAGE_BYTES))
+        size = os.fstat(fd).st_size
+        view = memoryview(mmap.mmap(fd, PAGE_BYTES if size >= PAGE_BYTES else _FIRST_BYTES))
         self._words = view.cast("q")
         self._doubles = view.cast("d")
         self.notes: NotesWriter | None = NotesWriter(view) if self._words[_MAGIC] != _PLAIN else None
@@ -118,6 +123,8 @@ class PageWriter:
         old = self._words[_MAGIC] in (_PLAIN, _NOTES)
         self.boundary: BoundaryWords | None = None if old else BoundaryWords(view)
         """The words of step boundaries; None: the page's version has none."""
+        self.phases: PhaseWriter | None = None if old or self._words[_MAGIC] == _BOUNDARIES else PhaseWriter(view)
+        """Writer of the phases of steps; None: the page's version has none."""
         self._pace = (0, 0, 0)
 
     def paced(self, own_ns: int, whole_ns: int) -> None:
@@ -166,6 +173,7 @@ class PageReader:
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, PAGE_BYTES)
         self._notes = NotesReader(memoryview(self._map))
+        self._phases = PhaseReader(memoryview(self._map))
         self.orders = BoundaryOrders(memoryview(self._map))
         """The orders about step boundaries; the only part of the page that the agent writes."""
         self._last: Sample | None = None
@@ -207,9 +215,18 @@ class PageReader:
         """Return the worker's latest complete checkpoints, oldest first."""
         return self._notes.saves()
 
+    def blocks(self) -> tuple[PhaseBlock, ...]:
+        """Return the latest blocks of steps with the times of their phases, oldest first."""
+        return self._phases.blocks()
+
+    def role(self) -> tuple[str, bool]:
+        """Return the name of the worker's role, empty if unknown, and whether the script has declared it."""
+        return self._phases.role()
+
     def close(self) -> None:
         """Unmap the page."""
         self.orders.close()
+        self._phases.close()
         self._notes.close()
         self._map.close()
 

@@ -12,6 +12,7 @@ from ftcore.worker._boundary import boundary, on_save
 from ftcore.worker._job import TrainingJob, TrainingStep, join
 from ftcore.worker._progress import report, saved, watch
 from ftcore.worker._rng import get_rng_states, set_rng_states
+from ftcore.worker._roles import role
 from ftcore.worker.state.slices import DeclaredSlice as Slice
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "join",
     "on_save",
     "report",
+    "role",
     "saved",
     "set_rng_states",
     "watch",
