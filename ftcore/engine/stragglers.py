@@ -114,7 +114,7 @@ class PagePace:
 
 
 @attrs.frozen
-class _Sample:
+class _RankSample:
     """One block of each rank, in seconds per step."""
 
     whole: list[float]
@@ -149,16 +149,19 @@ class StragglerWatch:
         self._queues: list[deque[tuple[int, ...]]] = [deque(maxlen=QUEUE_MAX) for _ in range(size)]
         self._roles: list[tuple[str, bool]] = [("", False)] * size
         self._groups: list[list[int]] | None = None
-        self._samples: deque[_Sample] = deque(maxlen=min(WINDOW, max(3, SAMPLES_MAX // max(size, 1))))
+        self._samples: deque[_RankSample] = deque(maxlen=min(WINDOW, max(3, SAMPLES_MAX // max(size, 1))))
+        self._step: tuple[int | None, bool] = (None, False)
+        """The newest step that was heard of, which the log may lack; see ``FaultObserved``."""
         self._steps: deque[int | None] = deque(maxlen=WINDOW)
         self._first: list[tuple[int, ...]] = []
         self._reported: dict[str, float] = {}
         self._slow: dict[str, str] = {}
 
-    def heard(self, node: str, round_: int, ranks: Sequence[RankBlocks]) -> None:
-        """Take in the blocks of a heartbeat."""
+    def heard(self, node: str, round_: int, ranks: Sequence[RankBlocks], step: int | None, absolute: bool) -> None:
+        """Take in the blocks of a heartbeat, with the newest step that the node's workers have completed."""
         if round_ == self._round:
             self._heard.extend((node, each) for each in ranks)
+            self._step = (step, absolute) if step is not None else self._step
 
     def slow(self, node: str) -> str:
         """The slow ranks of a node, with their phases, as text; empty: it has none."""
@@ -204,11 +207,11 @@ class StragglerWatch:
             while queue[0][0] < newest and len(queue) > 1:
                 queue.popleft()
             heads.append(queue.popleft())
-        sample = _Sample(
+        sample = _RankSample(
             [head[2] / 1e6 for head in heads], [head[3] / 1e6 for head in heads], [head[4:] for head in heads]
         )
         self._samples.append(sample)
-        self._steps.append(state.training.step)
+        self._steps.append(self._step[0])
         if self._groups is None:
             self._groups = self._grouped(state)
         found = self._detector.observe(now, sample.own, self._groups)
@@ -254,6 +257,9 @@ class StragglerWatch:
     def _report_slow(
         self, state: JobState, world: WorldState, now: float, found: Sequence[SlowRank]
     ) -> list[FaultObserved]:
+        if not found:
+            self._reported, self._slow = {}, {}
+            return []
         nodes = [member for member in world.members for _ in range(member.slots)]
         slow: dict[str, list[SlowRank]] = {}
         for each in found:
@@ -315,8 +321,8 @@ class StragglerWatch:
             message=f"slow in {PHASES[phase]} ({_ms(values['phase'])}, on its peers {_ms(values['phase_usual'])}): its "
             f"own work takes {_ms(own)} of a step, {_ms(usual)} on its peers; the step takes {_ms(whole)} with it and "
             f"{_ms(values['usual'])} without{more}",
-            step=state.training.step,
-            absolute=state.training.step_absolute,
+            step=self._step[0],
+            absolute=self._step[1],
             values={name: round(value, 6) for name, value in values.items()}
             | ({"since": float(since)} if since is not None else {}),
         )
@@ -332,8 +338,8 @@ class StragglerWatch:
             kind="slowdown",
             message=f"all ranks are slower: a step takes {_ms(after)}, it took {_ms(before)} before "
             f"({(1 - before / after) * 100:.0f} % less work per second)",
-            step=state.training.step,
-            absolute=state.training.step_absolute,
+            step=self._step[0],
+            absolute=self._step[1],
             values={"before": round(before, 6), "after": round(after, 6)},
         )
 

@@ -2,9 +2,10 @@
 
 A plain script does not need it: a worker that ftcore forked counts optimizer steps by itself, and waits between two
 steps while the job is paused. A script may also call ``report`` (step, loss, gradient norm), ``watch`` (limits for
-these), ``saved`` (checkpoints for a rollback), ``boundary`` (where it may wait and save) and ``on_save`` (how it saves
-on request). With ``join`` it registers its state, which ftcore then saves and restores. Outside ``ftrun`` these
-functions do nothing, so a script runs anywhere; ``get_rng_states`` and ``set_rng_states`` do the same everywhere.
+these), ``saved`` (checkpoints for a rollback), ``role`` (which ranks do the same work), ``boundary`` (where it may wait
+and save) and ``on_save`` (how it saves on request). With ``join`` it registers its state, which ftcore then saves and
+restores. Outside ``ftrun`` these functions do nothing, so a script runs anywhere; ``get_rng_states`` and
+``set_rng_states`` do the same everywhere.
 """
 
 from ftcore.batch import RankBatch

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ftcore.shm.phases import BACKWARD, COMMUNICATION, DATA, FORWARD, OTHER
-from ftcore.worker._phases import PhaseClock
+from ftcore.worker._phases import PhaseTimer
 
 _CAPTURED: Final = "torch._dynamo.compiled_autograd"
 
 
-def loads(clock: PhaseClock, plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def loads(clock: PhaseTimer, plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Wrap ``__next__`` of a data loader's iterator."""
     now, mark = time.monotonic_ns, clock.mark
 
@@ -40,7 +40,7 @@ def loads(clock: PhaseClock, plain: Callable[[Any], Any]) -> Callable[[Any], Any
     return next_batch
 
 
-def waits(clock: PhaseClock, plain: Callable[..., Any]) -> Callable[..., Any]:
+def waits(clock: PhaseTimer, plain: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a call that waits for other ranks."""
     now, waited = time.monotonic_ns, clock.waited
 
@@ -60,7 +60,7 @@ def waits(clock: PhaseClock, plain: Callable[..., Any]) -> Callable[..., Any]:
     return wait
 
 
-def stream_waits(clock: PhaseClock, plain: Callable[..., Any]) -> Callable[..., Any]:
+def stream_waits(clock: PhaseTimer, plain: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``torch.cuda.Stream.wait_event``: FSDP lets the compute stream wait for a collective so."""
     current = sys.modules["torch.cuda"].current_stream
 
@@ -86,7 +86,7 @@ class PassMarks:
         hide: hides the functions that the autograd engine calls from ``torch.compile``.
     """
 
-    def __init__(self, clock: PhaseClock, hide: Callable[[Any], Any]) -> None:
+    def __init__(self, clock: PhaseTimer, hide: Callable[[Any], Any]) -> None:
         self._clock = clock
         self._depth = 0
         self._computed = False
@@ -139,7 +139,7 @@ def _is_captured() -> bool:
     return bool(module is not None and getattr(module, "compiled_autograd_enabled", False))
 
 
-def install(clock: PhaseClock) -> Callable[[Callable[[Any], Any]], None]:
+def install(clock: PhaseTimer) -> Callable[[Callable[[Any], Any]], None]:
     """Install the hooks but those of the backward pass and the optimizer. Torch must be imported.
 
     Returns:
@@ -155,11 +155,11 @@ def install(clock: PhaseClock) -> Callable[[Callable[[Any], Any]], None]:
     return place
 
 
-def _targets() -> list[tuple[Any, str, Callable[[PhaseClock, Any], Any]]]:
+def _targets() -> list[tuple[Any, str, Callable[[PhaseTimer, Any], Any]]]:
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import dataloader
 
-    found: list[tuple[Any, str, Callable[[PhaseClock, Any], Any]]] = [
+    found: list[tuple[Any, str, Callable[[PhaseTimer, Any], Any]]] = [
         (dataloader._BaseDataLoaderIter, "__next__", loads),
         (DistributedDataParallel, "_sync_buffers", waits),
         (sys.modules["torch.cuda"].Stream, "wait_event", stream_waits),

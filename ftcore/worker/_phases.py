@@ -50,7 +50,7 @@ class DeviceMeter(Protocol):
         """A step ends. Returns the phases in nanoseconds of earlier steps whose events have completed."""
 
 
-class PhaseClock:
+class PhaseTimer:
     """Adds up the phases of each step, and writes the medians of some steps.
 
     Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ftcore.shm.boundary import BoundaryWords
 from ftcore.shm.page import PAGE_FD_ENV, PageWriter, is_page
 from ftcore.worker._device_phases import find_device
-from ftcore.worker._phases import DeviceMeter, PhaseClock
+from ftcore.worker._phases import DeviceMeter, PhaseTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ class ProgressCounter:
 
     Args:
         page: the page; None: nothing is written.
-        find_device: see ``PhaseClock``.
+        find_device: see ``PhaseTimer``.
 
     Attributes:
         phases: measures the phases of steps.
@@ -38,7 +38,7 @@ class ProgressCounter:
 
     def __init__(self, page: PageWriter | None, find_device: "Callable[[], DeviceMeter | None]" = lambda: None) -> None:
         self._page = page
-        self.phases = PhaseClock(page.phases if page is not None else None, find_device)
+        self.phases = PhaseTimer(page.phases if page is not None else None, find_device)
         self._role_declared = False
         self._steps = 0
         self._step = 0

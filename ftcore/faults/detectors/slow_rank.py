@@ -38,8 +38,8 @@ from ftcore.faults.detectors.robust import MAD_TO_SIGMA, MEAN_TO_SIGMA
 
 WINDOW: Final = 20
 PERSIST: Final = 14
-SLOW: Final = 0.02
-LEAST: Final = 0.03
+SLOW: Final = 0.015
+LEAST: Final = 0.025
 """Both well below 5 %, so that a rank that is 5 % slower in most of its work is found."""
 
 CERTAIN: Final = 4.0

@@ -328,12 +328,10 @@ class Agent:
         pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
         about = self._node_info.changes(_now(), self._activity())
         describe(round=pulse.round or None)
-        own_s, whole_s = (pulse.pace.own_s, pulse.pace.whole_s) if pulse.pace is not None else (None, None)
+        pace: tuple[float | None, float | None] = attrs.astuple(pulse.pace) if pulse.pace is not None else (None, None)
         stands = self._progress.changes() if self._core.running else None
         net = self._progress.net if stands is not None else None
-        return frames.Beat(
-            pulse.round, pulse.step, pulse.absolute, pulse.loss, about, own_s, whole_s, stands, net, pulse.ranks
-        )
+        return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, *pace, stands, net, pulse.ranks)
 
     def _activity(self) -> str:
         if self._checking is not None and not self._checking.done():

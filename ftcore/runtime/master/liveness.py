@@ -92,7 +92,7 @@ class Liveness:
         session.take(beat)
         self._standstill.heard(session.node, beat.round, beat.stands, self._clock.mono() / 1e9, beat.net)
         if beat.ranks:
-            self._stragglers.heard(session.node, beat.round, beat.ranks)
+            self._stragglers.heard(session.node, beat.round, beat.ranks, beat.step, beat.absolute)
 
     def slow(self, node: str) -> str:
         """The slow ranks of a node, as text; empty: it has none."""

@@ -69,7 +69,7 @@ class Job:
             phases = (0, us - back, back, 0, 0, int(whole_s * 1e6) - us)
             blocks = ((self.number, 0, int(whole_s * 1e6), us, *phases),)
             ranks = RankBlocks(rank % 2, self.roles[rank], self.declared, blocks)
-            self.watch.heard(f"node{rank // 2}", world.round, [ranks])
+            self.watch.heard(f"node{rank // 2}", world.round, [ranks], 10 * self.number, True)
         self.now += 5.0
         return self.watch.look(self.job.state, self.now)
 
@@ -87,6 +87,7 @@ def test_a_slow_rank_is_named_once_and_again_later() -> None:
         "slow in backward (54 ms, on its peers 9 ms): its own work takes 60 ms of a step, 10 ms on its peers; the step "
         "takes 100 ms with it and 50 ms without"
     )
+    assert (fact.step, fact.absolute, fact.values["since"]) == (10 * PERSIST, True, 10.0)
     assert job.watch.slow("node1") == "rank 3: backward" and job.watch.slow("node0") == ""
     later = [fact for _ in range(int(AGAIN_S / 5)) for fact in job.block(own)]
     assert [again.rank for again in later] == [3]
@@ -125,18 +126,8 @@ def test_blocks_of_the_same_steps_are_compared() -> None:
     assert world is not None
 
     def heard(rank: int, *numbers: int) -> None:
-        job.watch.heard(
-            "node0",
-            world.round,
-            [
-                RankBlocks(
-                    rank,
-                    "",
-                    False,
-                    tuple((number, 0, 100_000, 1_000 * number, 0, 0, 1_000 * number, 0, 0, 0) for number in numbers),
-                )
-            ],
-        )
+        blocks = tuple((number, 0, 100_000, 1_000 * number, 0, 0, 1_000 * number, 0, 0, 0) for number in numbers)
+        job.watch.heard("node0", world.round, [RankBlocks(rank, "", False, blocks)], None, False)
 
     for first in range(1, 200, 4):
         heard(0, first, first + 1, first + 2, first + 3)

@@ -15,7 +15,7 @@ from ftcore.shm import page
 from ftcore.shm.phases import BACKWARD, COMMUNICATION, DATA, FORWARD, OPTIMIZER, OTHER, PHASES, PhaseBlock
 from ftcore.worker import _boundary, _device_phases, _phase_hooks, _progress, _roles
 from ftcore.worker._device_phases import PENDING_MAX, SAMPLE_EVERY, DevicePhases, find_device
-from ftcore.worker._phases import BLOCK_STEPS, PhaseClock
+from ftcore.worker._phases import BLOCK_STEPS, PhaseTimer
 
 MS = 1_000_000
 
@@ -32,12 +32,12 @@ def reader() -> Iterator[page.PageReader]:
     os.close(fd)
 
 
-def clock_of(reader: page.PageReader, find: Callable[[], Any] = lambda: None) -> PhaseClock:
+def clock_of(reader: page.PageReader, find: Callable[[], Any] = lambda: None) -> PhaseTimer:
     writer = page.PageWriter(reader.fd).phases  # type: ignore[attr-defined]
-    return PhaseClock(writer, find)
+    return PhaseTimer(writer, find)
 
 
-def run_steps(clock: PhaseClock, count: int, now: int, *, slow: int = -1) -> int:
+def run_steps(clock: PhaseTimer, count: int, now: int, *, slow: int = -1) -> int:
     """Steps of 100 ms: 5 other, 10 data, 20 forward, 30 own work and 25 waiting in backward, 10 optimizer."""
     for number in range(count):
         start = now
@@ -260,7 +260,7 @@ def test_waits_of_the_compute_stream_are_communication(monkeypatch: pytest.Monke
     stream, side = Stream(), Stream()
     cuda = types.SimpleNamespace(current_stream=lambda: stream)
     monkeypatch.setitem(sys.modules, "torch.cuda", cuda)  # type: ignore[arg-type]
-    clock = PhaseClock(None)
+    clock = PhaseTimer(None)
     clock.device = meter = stream.meter()
     meter.sampling = True
     meter.mark(OTHER)
