@@ -28,7 +28,7 @@ import attrs
 from results import spread, table, write
 
 from ftcore.cli.ctl_spikes import read_curve
-from ftcore.faults.detectors import LossDetector, NoProgress, NormSpike, NormThreshold, StragglerDetector
+from ftcore.faults.detectors import LossDetector, NoProgress, NormSpike, NormThreshold, SlowRankDetector
 from ftcore.faults.detectors.loss import WINDOW
 
 CORPUS_ENV = "FTCORE_CORPUS"
@@ -232,10 +232,10 @@ def _feed(observe: Callable[[int, float], object], values: Sequence[float]) -> N
         observe(step, value)
 
 
-def _stragglers(steps: Sequence[dict[int, float]]) -> None:
-    detector = StragglerDetector()
-    for step, durations in enumerate(steps):
-        detector.observe(step, durations)
+def _stragglers(steps: Sequence[list[float]]) -> None:
+    detector = SlowRankDetector(len(steps[0]))
+    for step, own in enumerate(steps):
+        detector.observe(float(step), own, [range(len(own))])
 
 
 def _progress(values: Sequence[float]) -> None:
@@ -260,9 +260,9 @@ def speed(samples: int) -> str:
     ):
         rows.append([name, spread(_rate(work, count), "k/s", 1e-3)])
     for ranks in (8, 1024):
-        steps = [dict(enumerate(source.gauss(1.0, 0.02) for _ in range(ranks))) for _ in range(samples // ranks)]
+        steps = [[source.gauss(1.0, 0.02) for _ in range(ranks)] for _ in range(samples // ranks)]
         rate = _rate(functools.partial(_stragglers, steps), samples)
-        rows.append([f"stragglers, {ranks} ranks (a sample is one rank's step)", spread(rate, "k/s", 1e-3)])
+        rows.append([f"stragglers, {ranks} ranks (a sample is one rank's block of steps)", spread(rate, "k/s", 1e-3)])
     return table(("detector", "samples"), rows)
 
 

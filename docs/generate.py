@@ -425,7 +425,8 @@ def worker_page() -> str:
         function = getattr(worker, name)
         text = inspect.getdoc(function) or ""
         raises = re.search(r"^Raises:\n((?:[ ]+.*\n?)+)", text, re.MULTILINE)
-        signature = str(inspect.signature(function)).removesuffix(" -> None")
+        is_error = inspect.isclass(function) and issubclass(function, Exception)
+        signature = "" if is_error else str(inspect.signature(function)).removesuffix(" -> None")
         parts += [f"## {name}", f"`{name}{signature}`", _markdown(_without_sections(text))]
         parts.append("\n".join(_table(("argument", "meaning"), _rows(_arguments(text)))))
         if raises is not None:

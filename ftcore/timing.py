@@ -16,7 +16,7 @@
 | ``orphan_grace_s`` | an agent that has neither seen a step nor reached the leader for this long stops its workers |
 | ``master_idle_s`` | a master that no agent calls for this long ends; after ``master_lease_s`` if the run has ended |
 | ``progress_sample_s`` | interval of progress samples in the log |
-| ``pace_window_s`` | interval at which the own work of nodes is compared; 14 slow windows of 20 make a straggler |
+| ``pace_window_s`` | a rank is reported as slow if it has been so for this long, and in 14 of 20 blocks of ten steps |
 | ``hang_look_s`` | workers without progress for this long are examined; a worker stopped for half of it hangs |
 | ``hang_idle_s`` | a rank that peers wait for hangs after this long in a wait for a lock or a disk |
 | ``hang_busy_s`` | the same for a wait that may end from outside: for a socket, a file, a process |

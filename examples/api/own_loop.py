@@ -1,7 +1,7 @@
 """A loop of your own.
 
-It reports its steps, saves on request, and can be paused at step boundaries. Outside `ftrun` these functions do
-nothing, so the script runs anywhere.
+It reports its steps, saves on request, and can be paused at step boundaries. Its ranks do the same work, so stragglers
+are found by comparing them. Outside `ftrun` these functions do nothing, so the script runs anywhere.
 """
 
 import json
@@ -27,6 +27,7 @@ if CHECKPOINT.exists():
     found = json.loads(CHECKPOINT.read_text())
     weight, first = found["weight"], found["step"]
 
+worker.role("trainer")
 worker.watch(loss_limit=8.0, norm_threshold=100.0, warmup_steps=20)
 for step in range(first + 1, 101):
     gradient = weight - 3.0

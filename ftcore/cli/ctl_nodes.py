@@ -104,6 +104,7 @@ def _json(seen: frames.NodeSeen) -> dict[str, object]:
         "step": beat.step,
         "absolute": beat.absolute,
         "loss": beat.loss,
+        "slow": seen.slow or None,
         "host": about.host or None,
         "address": about.address or None,
         "pod": about.pod or None,

@@ -18,7 +18,7 @@ from ftcore.commands import OpenStore, ReleaseNode, StartWorkers, StopWorkers
 from ftcore.engine.actions import Actions, GiveUp, Lead, Leave, Open, Rejoin, StopRound, Tell
 from ftcore.engine.agent_workers import Pages, WorkerControl
 from ftcore.engine.orders import Order
-from ftcore.engine.stragglers import Pace, PagePace
+from ftcore.engine.stragglers import Pace, PagePace, RankBlocks
 from ftcore.events.node import NodeGaveUp, NodeJoined, NodeLeft, NodeWarmed
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.worker import FaultObserved
@@ -46,6 +46,7 @@ class Pulse:
         absolute: the step counts from the start of the training.
         loss: last loss of the lowest rank that reports one.
         pace: pace of the slowest rank since the previous heartbeat; None if it is not known.
+        ranks: new blocks of steps with the times of their phases, by rank.
     """
 
     round: int
@@ -53,6 +54,7 @@ class Pulse:
     absolute: bool = False
     loss: float | None = None
     pace: Pace | None = None
+    ranks: tuple[RankBlocks, ...] = ()
 
 
 class AgentCore(WorkerControl):
@@ -256,6 +258,7 @@ class AgentCore(WorkerControl):
             absolute=all(page.absolute for page in known),
             loss=next((page.loss for page in known if page.loss is not None), None),
             pace=self._pace.since_last(pages),
+            ranks=self._pace.new_blocks(pages),
         )
 
     def waited(self, now: float, pages: Pages) -> Actions:

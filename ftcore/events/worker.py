@@ -196,7 +196,7 @@ LASTING_NAN = "loss-nan-lasting"
 
 NAN_STEPS = 10
 
-ADVISORY = ("straggler", *CURVES, "preemption-notice")
+ADVISORY = ("straggler", "slowdown", *CURVES, "preemption-notice")
 """Kinds of ``fault.observed`` that do not interrupt the training: if no policy takes them, they are dropped."""
 
 MAINTENANCE = "maintenance-notice"
@@ -218,15 +218,16 @@ class FaultObserved(Payload):
         round: the affected round.
         source: the observer: ``worker``, ``detector``, ``log``, ``kernel``, ``health``, ``platform``, ``storage``
             or ``agent``.
-        kind: ``uce``, ``collective``, ``hang``, ``straggler``, ``loss-spike``, ``loss-nan``, ``loss-nan-lasting``,
-            ``loss-divergence``, ``norm``, ``norm-spike``, ``norm-nan``, ``norm-divergence``, ``preemption-notice`` or
-            ``maintenance-notice``; empty: see the message.
+        kind: ``uce``, ``collective``, ``hang``, ``straggler``, ``slowdown``, ``loss-spike``, ``loss-nan``,
+            ``loss-nan-lasting``, ``loss-divergence``, ``norm``, ``norm-spike``, ``norm-nan``, ``norm-divergence``,
+            ``preemption-notice`` or ``maintenance-notice``; empty: see the message.
         rank: the affected global rank; -1: the whole node.
         message: the observer's message.
         step: the last step completed before it.
         absolute: that step counts from the start of the training.
         values: the measured values, by name.
         last: the last steps of the node's workers, as in ``worker.failed``.
+        phase: of a straggler: the phase of the step in which it is slow, such as ``backward``; empty: not known.
     """
 
     node: str
@@ -240,6 +241,7 @@ class FaultObserved(Payload):
     absolute: bool = False
     values: dict[str, float] = attrs.field(factory=dict)
     last: tuple[StepTimes, ...] = ()
+    phase: str = ""
 
 
 @fact("disruption.ended")

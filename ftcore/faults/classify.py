@@ -66,6 +66,7 @@ _KINDS: dict[str, tuple[FaultClass, str, str]] = {
     "collective": (F.NCCL_REMOTE_ERROR, "collective", UNSURE),
     "hang": (F.HANG, "", UNSURE),
     "straggler": (F.HANG, "straggler", ROOT),
+    "slowdown": (F.HANG, "slowdown", ROOT),
     "loss-spike": (F.NUMERIC, "loss-spike", ROOT),
     "loss-nan": (F.NUMERIC, "loss-nan", ROOT),
     "loss-divergence": (F.NUMERIC, "loss-divergence", ROOT),

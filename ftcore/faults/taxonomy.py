@@ -124,7 +124,7 @@ CUT = ClassFacts(
 """Facts of ``nccl-remote-error: link-cut``."""
 
 SLOW = ClassFacts(
-    "A node works longer on each step than the others, which wait for it.",
+    "A rank works longer on each step than its peers, which wait for it.",
     "node",
     False,
     "compare the slow node's clocks, temperature, other processes and data path with another node's; if it stays slow, "
@@ -135,6 +135,19 @@ SLOW = ClassFacts(
     title="slow node",
 )
 """Facts of ``hang: straggler``."""
+
+SLOWER = ClassFacts(
+    "All ranks together take longer for a step than before.",
+    "none",
+    False,
+    "compare what changed: length of the batches, clocks and temperature of all nodes, storage and network shared with "
+    "other jobs; if the batches became longer, nothing is wrong",
+    "longer batches; power or heat limits of the room; shared storage or network in use by others; a memory leak",
+    Severity.NOTICE,
+    Remedy.WAIT,
+    title="slow job",
+)
+"""Facts of ``hang: slowdown``."""
 
 MAINTAINED = ClassFacts(
     "The platform works on a node's machine, and the node continues afterwards.",
@@ -341,6 +354,7 @@ DISRUPTIONS = {"maintenance-notice": F.SIGNAL_PREEMPTION, "storage-away": F.STOR
 DETAILS: dict[tuple[str, str], ClassFacts] = {
     LINK_CUT: CUT,
     (F.HANG, "straggler"): SLOW,
+    (F.HANG, "slowdown"): SLOWER,
     (F.SIGNAL_PREEMPTION, "sigkill"): KILLED,
     (F.SIGNAL_PREEMPTION, "maintenance-notice"): MAINTAINED,
     (F.STORAGE, "storage-away"): AWAY,

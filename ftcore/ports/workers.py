@@ -9,6 +9,7 @@ from ftcore.ids import Round
 from ftcore.shm.boundary import BoundaryState
 from ftcore.shm.calls import Call
 from ftcore.shm.notes import CheckpointNote, FindingNote
+from ftcore.shm.phases import PhaseBlock
 from ftcore.shm.sections import SectionState
 
 
@@ -70,6 +71,9 @@ class Progress:
         own_s: seconds of own work in those steps, without waiting for other ranks.
         whole_s: total seconds of those steps.
         abilities: what the worker can do on request.
+        blocks: times of the phases in its latest blocks of steps, oldest first.
+        role: which other ranks do the same work: those with the same name; empty: not known.
+        role_declared: the script has declared it.
     """
 
     steps: int
@@ -83,6 +87,9 @@ class Progress:
     own_s: float = 0.0
     whole_s: float = 0.0
     abilities: tuple[str, ...] = ()
+    blocks: tuple[PhaseBlock, ...] = ()
+    role: str = ""
+    role_declared: bool = False
 
 
 @attrs.frozen

@@ -55,6 +55,7 @@ class ObservedNode:
         step_s: seconds per step, averaged between two heartbeats; None: not known in this round.
         own_s: seconds of own work per step of its slowest rank, without waiting for others, likewise.
         phase: what its agent does: ``standby``, ``running``, ...; empty: not known.
+        slow: its slow ranks, each with the phase of the step in which it is slow; empty: none was found.
     """
 
     node: str
@@ -66,6 +67,7 @@ class ObservedNode:
     step_s: float | None
     own_s: float | None
     phase: str
+    slow: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -237,6 +239,7 @@ def _node(seen: frames.NodeSeen) -> ObservedNode:
         step_s=seen.step_s,
         own_s=seen.own_s,
         phase=seen.about.phase,
+        slow=seen.slow,
     )
 
 

@@ -26,6 +26,7 @@ sample.
 | 15 | ``timeout`` | timeout of its process group in nanoseconds; 0: not known |
 | from 480 on | step boundaries | where the worker waits and saves: see ``boundary``; since version 3 |
 | from 768 on | sections | what the worker does between its steps: see ``sections``; since version 4 |
+| from 912 on | phases | times of the phases of a step: see ``phases``; since version 4 |
 
 The first eight words have the same meaning in every version. The creator of the page writes its version: a writer of a
 newer version does not write fields that an older page lacks, and an older reader reads only the fields that it knows.
@@ -42,6 +43,7 @@ import attrs
 
 from ftcore.shm.boundary import BoundaryOrders, BoundaryWords
 from ftcore.shm.notes import CheckpointNote, FindingNote, NotesReader, NotesWriter
+from ftcore.shm.phases import PhaseBlock, PhaseReader, PhaseWriter
 from ftcore.shm.sections import SectionState, SectionWords
 from ftcore.shm.sections import read as read_sections
 
@@ -52,7 +54,7 @@ PAGE_FD_ENV: Final = "FTCORE_PAGE_FD"
 MAGIC: Final = 0x3430656761507466  # "ftPage04", little-endian
 _PLAIN: Final = 0x3130656761507466  # "ftPage01": without notes
 _NOTES: Final = 0x3230656761507466  # "ftPage02": without step boundaries
-_BOUNDARIES: Final = 0x3330656761507466  # "ftPage03": without sections
+_BOUNDARIES: Final = 0x3330656761507466  # "ftPage03": without sections and phases
 _NAME: Final = "ftcore-page"
 _MAGIC, _SEQUENCE, _STEPS, _STEP, _ABSOLUTE, _MONO, _LOSS, _GRAD_NORM = range(8)
 _PACED, _OWN, _WHOLE = 10, 11, 12
@@ -126,7 +128,19 @@ class PageWriter:
         old = old or self._words[_MAGIC] == _BOUNDARIES
         self.sections: SectionWords | None = None if old else SectionWords(view)
         """The words of sections; None: the page's version has none."""
+        self.phases: PhaseWriter | None = None if old else PhaseWriter(view)
+        """Writer of the phases of steps; None: the page's version has none."""
         self._pace = (0, 0, 0)
+
+    def adopt(self, former: "PageWriter") -> None:
+        """Take over what holds for the whole process from its page of the round before."""
+        self.timeout(former._words[_TIMEOUT])
+        if self.boundary is not None and former.boundary is not None:
+            self.boundary.can(former.boundary.able)
+        if self.sections is not None and former.sections is not None:
+            self.sections.adopt(former.sections)
+        if self.phases is not None and former.phases is not None:
+            self.phases.adopt(former.phases)
 
     def paced(self, own_ns: int, whole_ns: int) -> None:
         """Count a step whose own work was measured; published with the next ``write``."""
@@ -174,6 +188,7 @@ class PageReader:
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, min(PAGE_BYTES, os.fstat(fd).st_size))
         self._notes = NotesReader(memoryview(self._map))
+        self._phases = PhaseReader(memoryview(self._map))
         self.orders = BoundaryOrders(memoryview(self._map))
         """The orders about step boundaries; the only part of the page that the agent writes."""
         self._last: Sample | None = None
@@ -219,9 +234,18 @@ class PageReader:
         """Return the worker's latest complete checkpoints, oldest first."""
         return self._notes.saves()
 
+    def blocks(self) -> tuple[PhaseBlock, ...]:
+        """Return the latest blocks of steps with the times of their phases, oldest first."""
+        return self._phases.blocks()
+
+    def role(self) -> tuple[str, bool]:
+        """Return the name of the worker's role, empty if unknown, and whether the script has declared it."""
+        return self._phases.role()
+
     def close(self) -> None:
         """Unmap the page."""
         self.orders.close()
+        self._phases.close()
         self._notes.close()
         self._map.close()
 

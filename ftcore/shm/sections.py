@@ -122,6 +122,10 @@ class SectionWords:
         """Publish that steps are expected."""
         self._words[_TRAINS] = 1
 
+    def adopt(self, former: "SectionWords") -> None:
+        """Take over from the page of the round before how the agent asks for the collectives of this process."""
+        self._words[_ASK], self._words[_ANSWER] = former._words[_ASK], former._words[_ANSWER]
+
     def records_calls(self, ask: int, answer: int) -> None:
         """Publish the descriptors of the record of collectives."""
         self._words[_ASK], self._words[_ANSWER] = ask + 1, answer + 1

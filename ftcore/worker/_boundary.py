@@ -38,13 +38,11 @@ class StepBoundary:
             words.can(WAITS)
 
     def new_round(self, words: BoundaryWords | None) -> None:
-        """Count from the start of the next round; what the worker can do stays.
+        """Count from the start of the next round.
 
         Args:
             words: the words of its page.
         """
-        if words is not None and self._words is not None:
-            words.can(self._words.able)
         self._words, self._number = words, 0
 
     def stepped(self) -> None:

@@ -1,7 +1,7 @@
 """Progress of plain scripts: torch's public global optimizer hook counts completed steps on the page.
 
-A rank's own work in a step is the step without its backward passes, in which ranks wait for each other. Backward passes
-have no hook, so a wrapper around ``torch.autograd.backward`` records their beginning and end.
+Backward passes have no hook, so a wrapper around ``torch.autograd.backward`` records their beginning and end. The other
+phases of a step have hooks of their own (``_phase_hooks.py``).
 
 House rules: a hook never raises into the training step, and costs a few microseconds. ``torch.compile`` must not trace
 the hooks: traced hooks break graphs and warn on every rank. Only the first optimizer is counted, so that a script with
@@ -19,8 +19,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from ftcore.worker import _groups, _section_hooks
+from ftcore.shm.phases import OPTIMIZER
+from ftcore.worker import _groups, _phase_hooks, _roles, _section_hooks
 from ftcore.worker._boundary import step_boundary
+from ftcore.worker._hidden import hidden
 from ftcore.worker._progress import progress
 
 STATE_DICT: Final = "torch.distributed.checkpoint.state_dict"
@@ -34,9 +36,11 @@ class _StepCounter:
         self._boundary = step_boundary()
         self._first: weakref.ref[Any] | None = None
 
-    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer has stepped; see torch's ``register_optimizer_step_post_hook``."""
         if _makes_empty_state():
             return
+        self._progress.phases.mark(OPTIMIZER, time.monotonic_ns())
         if self._first is None or self._first() is None:
             self._first = weakref.ref(optimizer)
             step = _step_in_state(optimizer)
@@ -45,6 +49,7 @@ class _StepCounter:
             timeout_s = _group_timeout_s()
             if timeout_s is not None:
                 self._progress.times_out(timeout_s)
+            self._progress.works_as(_roles.role_of(optimizer))
         elif self._first() is not optimizer:
             self._progress.active(time.monotonic_ns())
             return
@@ -97,19 +102,19 @@ def install() -> None:
     from torch import autograd
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    counter, plain = _StepCounter(), autograd.backward
+    counter, plain = _StepCounter().stepped, autograd.backward
 
     handle = register_optimizer_step_post_hook(counter)
     stamped = autograd.backward = _stamped(plain, lambda function: function)
+    place = _phase_hooks.install(progress().phases)
 
     def hide() -> None:
-        from torch.compiler import disable
-
         handle.remove()
-        register_optimizer_step_post_hook(disable(counter))
+        register_optimizer_step_post_hook(hidden(counter))
+        place(hidden)
         if autograd.backward is stamped:  # else the script has replaced it
-            # recursive=False: a compiled autograd below it stays compiled.
-            autograd.backward = disable(_stamped(plain, disable), recursive=False)
+            # below=False: a compiled autograd below it stays compiled.
+            autograd.backward = hidden(_stamped(plain, hidden), below=False)
 
     _groups.install()
     _section_hooks.install()
@@ -168,18 +173,21 @@ class _WhenImported:
 
 def _stamped(plain: Any, hide: Callable[[Any], Any]) -> Any:
     """Wrap ``torch.autograd.backward`` to record the beginning and the end of each pass."""
-    active, waited = hide(progress().active), hide(progress().waited)
+    active = hide(progress().active)
+    marks = _phase_hooks.PassMarks(progress().phases, hide)
+    begins, ends = hide(marks.begins), hide(marks.ends)
 
     @functools.wraps(plain)
     def backward(*args: Any, **kwargs: Any) -> None:
         began = time.monotonic_ns()
         active(began)
+        begins(began, args[0] if args else kwargs.get("tensors", ()))
         try:
             plain(*args, **kwargs)
         finally:
             ended = time.monotonic_ns()
             active(ended)
-            waited(ended - began)
+            ends(ended)
 
     return backward
 

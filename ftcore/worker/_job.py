@@ -30,6 +30,7 @@ from ftcore.worker._data import RegisteredData
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
 from ftcore.worker._progress import progress
 from ftcore.worker._rounds import COLLECTIVE, NORM, UCE, AbnormalNorm
+from ftcore.worker._sections import sections
 from ftcore.worker._step import TrainingStep
 
 if TYPE_CHECKING:
@@ -437,6 +438,7 @@ class TrainingJob:
         assert self._keeper is not None and self._stager is not None
         page = PageWriter(_rounds.become(found))
         progress().new_round(page)
+        sections().new_round(page.sections)
         step_boundary().new_round(page.boundary)
         if self._pace is not None and page.boundary is not None:
             self._persist_every, self._pace = int(os.environ.get(_environment.PERSIST_EVERY_ENV, "0")), page.boundary

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING
 from ftcore.shm.boundary import BoundaryWords
 from ftcore.shm.page import PAGE_FD_ENV, PageWriter, is_page
 from ftcore.shm.sections import SectionWords
+from ftcore.worker._device_phases import find_device
+from ftcore.worker._phases import DeviceMeter, PhaseTimer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ftcore.worker._watch import ProcessDetectors
 
 LOSS_LIMIT = 8.0
@@ -28,17 +32,21 @@ class ProgressCounter:
 
     Args:
         page: the page; None: nothing is written.
+        find_device: see ``PhaseTimer``.
+
+    Attributes:
+        phases: measures the phases of steps.
     """
 
-    def __init__(self, page: PageWriter | None) -> None:
+    def __init__(self, page: PageWriter | None, find_device: "Callable[[], DeviceMeter | None]" = lambda: None) -> None:
         self._page = page
+        self.phases = PhaseTimer(page.phases if page is not None else None, find_device)
+        self._role_declared = False
         self._steps = 0
         self._step = 0
         self._absolute = False
         self._watch: ProcessDetectors | None = None
         self._values: tuple[float | None, float | None] = (None, None)
-        self._stepped_at = 0
-        self._waited = 0
         self.reported = False
         self.on_training: Callable[[], None] | None = None
         """Called at each sign of training."""
@@ -64,7 +72,10 @@ class ProgressCounter:
         Args:
             page: the page.
         """
-        self._page, self._steps, self._stepped_at, self._waited = page, 0, 0, 0
+        if self._page is not None:
+            page.adopt(self._page)
+        self._page, self._steps = page, 0
+        self.phases.new_round(page.phases)
         if self._watch is not None:
             self._watch.use(page.notes)
 
@@ -90,9 +101,11 @@ class ProgressCounter:
                 self.on_training()
             self._page.active(mono)
 
-    def waited(self, nanoseconds: int) -> None:
-        """Add time that the current step spent in a backward pass, where ranks wait for each other."""
-        self._waited += nanoseconds
+    def works_as(self, role: str, declared: bool = False) -> None:
+        """Record which other ranks do the same work: those with the same role. A declared one stays."""
+        if self._page is not None and self._page.phases is not None and (declared or not self._role_declared):
+            self._role_declared = declared
+            self._page.phases.role(role, declared)
 
     def ended(self) -> None:
         """Record that the script has finished without an error."""
@@ -106,10 +119,9 @@ class ProgressCounter:
 
     def _pace(self, mono: int) -> None:
         """Record how long the step took, and how much of that was this rank's own work; call it once per step."""
-        whole, waited = mono - self._stepped_at, self._waited
-        if self._page is not None and self._stepped_at and 0 < waited <= whole:
-            self._page.paced(whole - waited, whole)
-        self._stepped_at, self._waited = mono, 0
+        found = self.phases.step_ended(mono)
+        if self._page is not None and found is not None:
+            self._page.paced(*found)
 
     def resumed_at(self, step: int) -> None:
         """Continue counting after the step with this number."""
@@ -160,7 +172,7 @@ def _open() -> ProgressCounter:
     text = os.environ.get(PAGE_FD_ENV, "")
     if not text.isdigit() or not is_page(int(text)):
         return ProgressCounter(None)
-    return ProgressCounter(PageWriter(int(text)))
+    return ProgressCounter(PageWriter(int(text)), find_device)
 
 
 _opened: ProgressCounter | None = None

@@ -43,6 +43,15 @@ class ScriptSections:
         """The page's words; None: there are none."""
         return self._words
 
+    def new_round(self, words: SectionWords | None) -> None:
+        """Show the sections of the next round.
+
+        Args:
+            words: the words of its page.
+        """
+        self._words, self._evaluation = words, None
+        self._open.clear()
+
     def begin(self, name: str, limit_s: float | None = None) -> _OpenSection | None:
         """Begin a section; None: nothing is written, or this is not the main thread."""
         words = self._words

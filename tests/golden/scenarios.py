@@ -1,10 +1,11 @@
 """Histories whose logs are kept; each makes a job and returns its driver."""
 
 from collections.abc import Callable
+from typing import Any
 
 from ftcore.events.job import JobProgressed, JobSpec
 from ftcore.events.queue import QueueMark, QueueOpened, QueueReported, QueueSpec, ReaderReport
-from ftcore.events.worker import Cut, RankState, WorkersStood
+from ftcore.events.worker import Cut, FaultObserved, RankState, WorkersStood
 from ftcore.events.world import StoreFailed
 from ftcore.ids import Term
 from ftcore.policies.file.config import parse
@@ -191,6 +192,36 @@ def data_queue() -> JobDriver:
             report(rank, 2, want[rank], (step, live.leased, 0))
     driver.step = 59
     driver.make_steps(1)
+
+
+def _observed(driver: JobDriver, node: str, kind: str, **more: Any) -> None:
+    """A finding of the master's detectors."""
+    found = driver.state.membership.nodes[node]
+    driver.own(
+        FaultObserved(
+            node=node, incarnation=found.incarnation, round=found.round, source="detector", kind=kind,
+            step=driver.step, absolute=True, **more,
+        )
+    )  # fmt: skip
+
+
+@_scenario
+def slow_rank_and_slow_job() -> JobDriver:
+    """A rank slower by 4 % is kept; the whole job becomes slower; a rank slower by half is evicted with its node."""
+    driver = JobDriver(nodes=3, slots=2, spec=JobSpec(argv=("train.py",), nodes_min=2, nodes_max=2))
+    driver.start()
+    driver.join("node2")
+    for value, rank in ((0.104, 3), (0.0, -1), (0.15, 3)):
+        driver.make_steps(200)
+        if rank < 0:
+            values = {"before": 0.1, "after": 0.11}
+            _observed(driver, "node0", "slowdown", message="all ranks are slower", values=values)
+        else:
+            message = "slow in backward: its own work takes more than that of its peers"
+            values = {"value": value, "usual": 0.1, "since": float(driver.step - 190)}
+            _observed(driver, "node1", "straggler", rank=rank, phase="backward", message=message, values=values)
+        driver.settle()
+    driver.make_steps(5)
     driver.finish()
     driver.settle()
     return driver

@@ -6,17 +6,26 @@ import math
 import pickle
 import statistics
 from collections.abc import Sequence
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcore.cli.ctl_spikes import read_curve
 from ftcore.errors import UsageError
-from ftcore.faults.detectors import LossDetector, NoProgress, NormSpike, NormThreshold, StragglerDetector
+from ftcore.faults.detectors import (
+    LossDetector,
+    NoProgress,
+    NormSpike,
+    NormThreshold,
+    SlowdownDetector,
+    SlowRankDetector,
+)
 from ftcore.faults.detectors.robust import Window
+from ftcore.faults.detectors.slow_rank import LEAST, PERSIST, WINDOW
 from ftcore.faults.detectors.spike import ENOUGH
-from ftcore.faults.detectors.straggler import WINDOW
 
+seeds = st.integers(0, 2**32).map(Random)
 numbers = st.floats(-1e12, 1e12, allow_subnormal=False)
 wild = st.floats(allow_nan=True, allow_infinity=True)
 eighths = st.integers(-8000, 8000).map(lambda n: n / 8)
@@ -108,26 +117,66 @@ def test_memory_is_bounded(values: list[float]) -> None:
 
 
 @given(
-    st.lists(st.dictionaries(st.integers(0, 9), st.floats(0.01, 100.0), max_size=10), max_size=80),
+    st.lists(st.lists(st.floats(0.01, 100.0), min_size=6, max_size=6), max_size=60),
     st.integers(-10, 10),
+    st.sampled_from([[range(6)], [range(4), range(4, 6)], [range(4), [4], [5]], [[rank] for rank in range(6)]]),
 )
-def test_straggler_scale_and_memory(steps: list[dict[int, float]], power: int) -> None:
-    """The unit of time changes no result; a single rank is never reported; memory is bounded by ranks and window."""
-    one, other = StragglerDetector(), StragglerDetector()
-    for step, durations in enumerate(steps):
-        found = one.observe(step, durations)
-        scaled = other.observe(step, {rank: seconds * 2.0**power for rank, seconds in durations.items()})
-        assert [finding.rank for finding in found] == [finding.rank for finding in scaled]
-        assert len(durations) > 1 or not found
-        assert len(one._slow) <= 10
-        assert all(bits < 1 << WINDOW for bits in one._slow.values())
+def test_slow_ranks_scale_and_memory(samples: list[list[float]], power: int, groups: list[Sequence[int]]) -> None:
+    """The unit of time changes no result; memory is bounded by ranks and window; state survives pickling."""
+    one, other = SlowRankDetector(6), SlowRankDetector(6)
+    for number, own in enumerate(samples):
+        found = one.observe(float(number), own, groups)
+        scaled = other.observe(float(number), [seconds * 2.0**power for seconds in own], groups)
+        assert [slow.rank for slow in found] == [slow.rank for slow in scaled]
+        assert all(slow.ratio >= 1 + LEAST for slow in found if slow.samples >= PERSIST and number < WINDOW)
+        one = pickle.loads(pickle.dumps(one))
+    assert len(pickle.dumps(one)) < 8000
 
 
 @given(st.lists(st.floats(0.1, 100.0), min_size=2, max_size=64), st.floats(0.1, 100.0))
 def test_a_factor_for_all_ranks_names_no_rank(factors: list[float], base: float) -> None:
     """Equal ranks of any common speed are never reported."""
-    detector = StragglerDetector()
-    assert all(detector.observe(step, dict.fromkeys(range(4), base * f)) == [] for step, f in enumerate(factors))
+    detector = SlowRankDetector(4)
+    for number, factor in enumerate(factors):
+        assert detector.observe(float(number), [base * factor] * 4, [range(4)]) == []
+
+
+@given(seeds, st.sampled_from([2, 4, 8, 24]), st.floats(0.0, 0.05))
+def test_noise_names_no_rank(source: Random, ranks: int, sigma: float) -> None:
+    """Healthy ranks whose samples vary by up to 5 % are not reported, in 600 steps."""
+    detector = SlowRankDetector(ranks)
+    for number in range(60):
+        own = [max(0.5, source.gauss(1.0, sigma)) for _ in range(ranks)]
+        assert detector.observe(float(number), own, [range(ranks)]) == []
+
+
+@given(seeds, st.sampled_from([2, 4, 8, 24]), st.floats(0.0, 0.005))
+def test_a_rank_that_is_five_percent_slower_is_named_in_200_steps(source: Random, ranks: int, sigma: float) -> None:
+    """20 samples of ten steps; no other rank is named, then or later."""
+    detector, slow = SlowRankDetector(ranks), source.randrange(ranks)
+    for number in range(40):
+        own = [source.gauss(1.05 if rank == slow else 1.0, sigma) for rank in range(ranks)]
+        found = detector.observe(float(number), own, [range(ranks)])
+        assert {each.rank for each in found} <= {slow}
+        assert number + 1 < WINDOW or found
+
+
+@given(seeds, st.floats(0.0, 0.05))
+def test_noise_is_no_slowdown(source: Random, sigma: float) -> None:
+    """A job whose steps vary by up to 5 % around one pace is not reported as slower, in 6,000 steps."""
+    detector = SlowdownDetector()
+    assert not any(detector.observe(max(0.5, source.gauss(1.0, sigma))) for _ in range(600))
+
+
+@given(seeds, st.floats(0.0, 0.01), st.floats(1.065, 4.0))
+def test_a_slowdown_is_found_once(source: Random, sigma: float, factor: float) -> None:
+    """149 to 140 TFLOP/s and more is found once, with the paces before and after."""
+    detector = SlowdownDetector()
+    before = [detector.observe(source.gauss(1.0, sigma)) for _ in range(100)]
+    after = [found for _ in range(100) if (found := detector.observe(factor * source.gauss(1.0, sigma)))]
+    assert not any(before)
+    assert len(after) == 1
+    assert abs(after[0].before - 1) < 0.02 and abs(after[0].after / factor - 1) < 0.02
 
 
 @given(st.lists(st.floats(0.001, 5000.0), min_size=2, max_size=200))

@@ -8,7 +8,8 @@ policies decide whether it is handled.
 |---|---|---|
 | ``loss`` | the loss of a job | ``loss-nan``, ``loss-spike``, ``loss-divergence`` |
 | ``norm`` | the global gradient norm | ``norm``, ``norm-nan``, ``norm-spike``, ``norm-divergence`` |
-| ``straggler`` | durations of one step on all ranks | ``straggler`` |
+| ``slow_rank`` | own work per step of all ranks | slow ranks |
+| ``slowdown`` | time per step of the job | slowdowns |
 | ``no_progress`` | completion times of steps | a deadline for the next one |
 """
 
@@ -16,6 +17,17 @@ from ftcore.faults.detectors.finding import Finding
 from ftcore.faults.detectors.loss import LossDetector
 from ftcore.faults.detectors.no_progress import NoProgress
 from ftcore.faults.detectors.norm import NormSpike, NormThreshold
-from ftcore.faults.detectors.straggler import StragglerDetector
+from ftcore.faults.detectors.slow_rank import SlowRank, SlowRankDetector
+from ftcore.faults.detectors.slowdown import Slowdown, SlowdownDetector
 
-__all__ = ["Finding", "LossDetector", "NoProgress", "NormSpike", "NormThreshold", "StragglerDetector"]
+__all__ = [
+    "Finding",
+    "LossDetector",
+    "NoProgress",
+    "NormSpike",
+    "NormThreshold",
+    "SlowRank",
+    "SlowRankDetector",
+    "Slowdown",
+    "SlowdownDetector",
+]

@@ -83,7 +83,7 @@ class LiveNodes:
         if beat is None:
             return rank, 0.0, 0, 0.0, node.ordinal
         silent = -beat.heard_s if beat.heard_s > SILENT_S else 0.0
-        slow = -(beat.own_s or 0.0) if self._is_slow(beat) else 0.0
+        slow = -(beat.own_s or 0.0) if beat.slow or self._is_slow(beat) else 0.0
         return rank, silent, -self._behind(beat), slow, node.ordinal
 
     def _behind(self, beat: Heartbeat) -> int:
@@ -145,6 +145,8 @@ class LiveNodes:
             return "silent"
         if behind := self._behind(beat):
             return f"{behind} behind"
+        if beat.slow:
+            return f"slow {beat.slow}"
         return "slow" if self._is_slow(beat) else ""
 
     def hosts(self) -> tuple[str, ...]:

@@ -31,6 +31,8 @@ class Heartbeat(Protocol):
     def step_s(self) -> float | None: ...  # noqa: D102
     @property
     def own_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def slow(self) -> str: ...  # noqa: D102
 
 
 @attrs.frozen(kw_only=True)

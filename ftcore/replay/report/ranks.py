@@ -24,7 +24,7 @@ class RankTimes:
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[float]] = {}
-        self._stragglers: deque[tuple[int, str, float | None, float | None]] = deque(maxlen=MARKS_MAX)
+        self._stragglers: deque[tuple[int, str, int, str, float | None, float | None]] = deque(maxlen=MARKS_MAX)
         self._formed: dict[int, int] = {}
         self._first: dict[str, tuple[int, float, float]] = {}
 
@@ -40,7 +40,8 @@ class RankTimes:
                 self._add(times)
             if type(data) is FaultObserved and data.kind == "straggler":
                 values = data.values
-                self._stragglers.append((event.time, line(data.node), values.get("value"), values.get("usual")))
+                found = event.time, line(data.node), data.rank, data.phase, values.get("value"), values.get("usual")
+                self._stragglers.append(found)
 
     def _stepped(self, time: int, data: WorkersStepped) -> None:
         formed = self._formed.get(data.round)

@@ -96,8 +96,8 @@ function ranksSection() {
     if (apart.length) kids.push(table("Nodes that are slow to their first step", ["Node", "Rounds>", "Mean>", "Of the median>", "Longest>"],
         apart.map(([node, rounds, mean, longest]) => [node, count(rounds), took(mean), usual ? `${(mean / usual).toFixed(2)}x` : "-", took(longest)])));
   }
-  if (stragglers.length) kids.push(h("h3", null, "Slow nodes that the master found"), table("Slow nodes", ["Time (UTC)", "Node", "Its step>", "Usual>"],
-    stragglers.slice(-20).map(([at, node, value, usual]) => [moment(at), node, took(value), took(usual)])));
+  if (stragglers.length) kids.push(h("h3", null, "Slow ranks that the master found"), table("Slow ranks", ["Time (UTC)", "Node", "Rank>", "Phase", "The step with it>", "Without>"],
+    stragglers.slice(-20).map(([at, node, rank, phase, value, usual]) => [moment(at), node, rank < 0 ? "-" : String(rank), phase || "-", took(value), took(usual)])));
   return panel("ranks", "Step time by rank", kids);
 }
 

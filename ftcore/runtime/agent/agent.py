@@ -17,7 +17,6 @@ import structlog
 from ftcore.commands import CheckHealth
 from ftcore.engine import actions as act
 from ftcore.errors import Refused, StoreError, UsageError
-from ftcore.events.node import NodeJoined
 from ftcore.events.worker import KERNEL_RANK, LogMatched
 from ftcore.faults.scan import Hit
 from ftcore.ids import Round
@@ -37,7 +36,6 @@ from ftcore.runtime.log_context import describe
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.agent import AgentPhase
-from ftcore.version import __version__
 
 FIRST_STEP_POLL_S = 0.02
 """Interval of polling the shared pages until every worker has completed its first step."""
@@ -139,28 +137,8 @@ class Agent:
             on_lookup=lambda led: self._core.looked_up(self._now(), led),
             on_leaderless=self._leaderless,
         )
-        spec = config.submission.spec
-        log, shards = self._checkpoints.prepared()
-        joined = NodeJoined(
-            node=config.node,
-            incarnation=incarnation,
-            slots=config.slots,
-            host=self._host.name,
-            pid=self._host.pid,
-            address=config.address,
-            version=__version__,
-            ordinal=config.ordinal,
-            labels=dict(config.labels),
-            accelerators=self._checker.accelerators if self._checker is not None else 0,
-            checks=self._checker is not None,
-            role=spec.role if spec.own_commands else "",
-            command=spec.argv if spec.own_commands else (),
-            warms=self._warmer is not None,
-            copies_port=self._checkpoints.copies_port,
-            log=log,
-            shards=shards,
-        )
-        self._do(self._core.begin(joined))
+        joined = config.joined(incarnation, self._host, self._checker, self._checkpoints)
+        self._do(self._core.begin(attrs.evolve(joined, warms=self._warmer is not None)))
         self._checkpoints.joined()
 
     async def run(self) -> Outcome:
@@ -344,10 +322,10 @@ class Agent:
         pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
         about = self._node_info.changes(self._now(), self._activity())
         describe(round=pulse.round or None)
-        own_s, whole_s = (pulse.pace.own_s, pulse.pace.whole_s) if pulse.pace is not None else (None, None)
+        pace: tuple[float | None, float | None] = attrs.astuple(pulse.pace) if pulse.pace is not None else (None, None)
         stands = self._progress.changes() if self._core.running else None
         net = self._progress.net if stands is not None else None
-        return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, own_s, whole_s, stands, net)
+        return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, *pace, stands, net, pulse.ranks)
 
     def _activity(self) -> str:
         return "checking" if self._checking is not None and not self._checking.done() else self._core.doing

@@ -10,6 +10,7 @@ from ftcore.commands import CheckHealth
 from ftcore.engine import actions as act
 from ftcore.engine.agent import AgentCore
 from ftcore.engine.orders import Slice
+from ftcore.events.node import NodeJoined
 from ftcore.ids import Round
 from ftcore.ports import Host, Journal, Launch, Performer
 from ftcore.runtime.agent.checkpoints import NodeCheckpoints
@@ -20,6 +21,7 @@ from ftcore.runtime.checks.protocol import CheckReport
 from ftcore.runtime.host import THIS_HOST
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import NONE, Security
+from ftcore.version import __version__
 
 LAST_FACTS_S = 3.0
 """How long an agent that leaves waits for its last facts to be acknowledged."""
@@ -73,6 +75,38 @@ class AgentConfig:
     virtual_local_rank: bool = False
     keeper: str = ""
     writes_output: bool = True
+
+    def joined(
+        self, incarnation: str, host: Host, checker: "NodeChecker | None", checkpoints: NodeCheckpoints
+    ) -> NodeJoined:
+        """The fact that an incarnation of the agent joins.
+
+        Args:
+            incarnation: the incarnation.
+            host: its machine.
+            checker: checks the node; None: there are no checks.
+            checkpoints: what the node holds of the job's state.
+        """
+        spec = self.submission.spec
+        log, shards = checkpoints.prepared()
+        return NodeJoined(
+            node=self.node,
+            incarnation=incarnation,
+            slots=self.slots,
+            host=host.name,
+            pid=host.pid,
+            address=self.address,
+            version=__version__,
+            ordinal=self.ordinal,
+            labels=dict(self.labels),
+            accelerators=checker.accelerators if checker is not None else 0,
+            checks=checker is not None,
+            role=spec.role if spec.own_commands else "",
+            command=spec.argv if spec.own_commands else (),
+            copies_port=checkpoints.copies_port,
+            log=log,
+            shards=shards,
+        )
 
     def launch(self, round_: Round, part: Slice, log_id: str) -> Launch:
         """The launch of this node's workers of a round.

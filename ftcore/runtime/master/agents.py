@@ -199,7 +199,11 @@ class Agents:
             session.end()
 
     def list_nodes(
-        self, after: str, heard_s: Callable[[Session], float], lag: tuple[int, float] = (0, 0.0)
+        self,
+        after: str,
+        heard_s: Callable[[Session], float],
+        lag: tuple[int, float] = (0, 0.0),
+        slow: Callable[[str], str] = lambda _: "",
     ) -> frames.NodesSeen:
         """A page of the connected nodes and their last heartbeats, by name.
 
@@ -207,10 +211,11 @@ class Agents:
             after: the page begins after this name.
             heard_s: returns the seconds since a session's last frame.
             lag: facts that are not in the log yet, and the seconds for which the oldest has waited.
+            slow: returns the slow ranks of a node as text.
         """
         names = sorted(name for name in self.sessions if name > after)
         return frames.NodesSeen(
-            tuple(_seen(self.sessions[name], heard_s) for name in names[: frames.NODES_MAX]),
+            tuple(_seen(self.sessions[name], heard_s, slow(name)) for name in names[: frames.NODES_MAX]),
             more=len(names) > frames.NODES_MAX,
             waiting=lag[0],
             wait_s=round(lag[1], 3),
@@ -222,6 +227,6 @@ class Agents:
         return [beat for beat in beats if beat is not None and beat.round == round_]
 
 
-def _seen(session: Session, heard_s: Callable[[Session], float]) -> frames.NodeSeen:
+def _seen(session: Session, heard_s: Callable[[Session], float], slow: str) -> frames.NodeSeen:
     _, step_s, own_s = session.pace
-    return frames.NodeSeen(session.node, round(heard_s(session), 3), session.beat, session.about, step_s, own_s)
+    return frames.NodeSeen(session.node, round(heard_s(session), 3), session.beat, session.about, step_s, own_s, slow)

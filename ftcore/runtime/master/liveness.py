@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from ftcore.engine.master import Leases, takes_part
 from ftcore.engine.standstill import StandstillWatch
-from ftcore.engine.stragglers import NodePaces, Pace
+from ftcore.engine.stragglers import StragglerWatch
 from ftcore.events.job import JobProgressed
 from ftcore.events.node import NodeLost
 from ftcore.events.worker import WorkersStood, WorkersWentOn
@@ -59,7 +59,7 @@ class Liveness:
         """Use other time constants from now on."""
         self.timing = timing
         self.leases = Leases(seconds(timing.node_lease_s), seconds(CHECK_S))
-        self._paces = NodePaces(timing.pace_window_s)
+        self._stragglers = StragglerWatch(timing.pace_window_s)
         self._standstill = StandstillWatch(timing)
 
     def changed(self) -> None:
@@ -91,8 +91,12 @@ class Liveness:
         """Process a heartbeat."""
         session.take(beat)
         self._standstill.heard(session.node, beat.round, beat.stands, self._clock.mono() / 1e9, beat.net)
-        if beat.own_s is not None and beat.whole_s is not None:
-            self._paces.heard(session.node, beat.round, Pace(beat.own_s, beat.whole_s))
+        if beat.ranks:
+            self._stragglers.heard(session.node, beat.round, beat.ranks, beat.step, beat.absolute)
+
+    def slow(self, node: str) -> str:
+        """The slow ranks of a node, as text; empty: it has none."""
+        return self._stragglers.slow(node)
 
     def check(self, now: int, *, samples: bool) -> None:
         """Check leases, progress, stragglers and stalls.
@@ -108,7 +112,7 @@ class Liveness:
             self.lose(*life, f"no frame for {self.timing.node_lease_s:g} s")
         if samples:
             self._sample_progress(state, now)
-        for slow in self._paces.look(state, now / 1e9):
+        for slow in self._stragglers.look(state, now / 1e9):
             self._record(slow, lambda: True)
         stood = self._standstill.look(state, now / 1e9)
         if stood is not None:

@@ -224,7 +224,8 @@ class Master:
         if self.term is None or not self.leading or not known:
             return frames.NodesSeen((), more=False, leading=False)
         term = self.term
-        return term.agents.list_nodes(inquiry.after, term.liveness.heard_s, term.sequencer.lag())
+        live = term.liveness
+        return term.agents.list_nodes(inquiry.after, live.heard_s, term.sequencer.lag(), live.slow)
 
     async def command(self, request: frames.Command) -> frames.CommandReply:
         """Answer an operator's command."""

@@ -15,6 +15,7 @@ import msgspec
 from ftcore.commands import ReleaseNode
 from ftcore.engine.master import DurableMark
 from ftcore.engine.orders import Order
+from ftcore.engine.stragglers import RankBlocks
 from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
@@ -253,6 +254,7 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults
         whole_s: seconds per step, likewise.
         stands: ranks that complete no step; None: unchanged.
         net: the kernel's view of their connections; None: unchanged.
+        ranks: times of the phases of steps by rank, as far as there are new ones.
     """
 
     round: int
@@ -264,6 +266,7 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults
     whole_s: float | None = None
     stands: tuple[RankState, ...] | None = None
     net: Net | None = None
+    ranks: tuple[RankBlocks, ...] = ()
 
 
 class Welcome(msgspec.Struct, frozen=True, tag_field="f", tag="welcome"):
@@ -431,6 +434,7 @@ class NodeSeen(msgspec.Struct, frozen=True):
         beat: its last heartbeat.
         about: its description of itself.
         step_s, own_s: ``whole_s`` and ``own_s`` of the last heartbeat of its round that had them; None: none had.
+        slow: its slow ranks and their phases, as text; empty: it has none.
     """
 
     node: str
@@ -439,6 +443,7 @@ class NodeSeen(msgspec.Struct, frozen=True):
     about: NodeInfo
     step_s: float | None = None
     own_s: float | None = None
+    slow: str = ""
 
 
 class NodesSeen(msgspec.Struct, frozen=True, tag_field="f", tag="nodes"):

@@ -300,13 +300,27 @@ def test_a_preempted_node_leaves_and_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(400)
+def test_a_slow_rank_of_a_pipeline_is_named_among_its_stage(tmp_path: Path) -> None:
+    """The second stage works twice as long, and waits are everywhere: the slow rank of the first one is named."""
+    with ftrun(tmp_path, timing={"pace_window_s": 0.6}) as job:
+        job.always(2, "time.sleep(0.01)")  # in each of two backward passes of 10 ms
+        run = job.start("--local-nodes", "2", "--nproc-per-node", "2", script="stages.py")
+        named = job.wait("fault.observed", kind="straggler", rank=2)
+        assert (named.data.node, named.data.phase) == ("node1", "backward")
+        assert named.data.values["own"] > 1.2 * named.data.values["own_usual"]
+        job.finish()
+        assert run.end() == 0
+
+
+@pytest.mark.timeout(400)
 def test_a_slow_node_is_named_and_evicted(tmp_path: Path) -> None:
     """Its rank sleeps outside of collectives: a step takes all ranks as long, and yet it is told whose fault it is."""
     with ftrun(tmp_path, timing={"pace_window_s": 0.6}) as job:
-        job.always(1, "time.sleep(0.3)")  # of a step that takes a few milliseconds otherwise
+        job.always(1, "time.sleep(0.05)")  # of a step that takes some 15 ms otherwise
         run = job.start("--local-nodes", "2", "--policy", policy(job), script="slow.py", preload=False)
         named = job.wait("fault.observed", kind="straggler")
-        assert named.data.node == "node1" and named.data.values["value"] > 1.5 * named.data.values["usual"]
+        assert (named.data.node, named.data.rank, named.data.phase) == ("node1", 1, "forward")
+        assert named.data.values["value"] > 1.5 * named.data.values["usual"]
         took = job.wait("policy.considered", named.seq, policy="evict_straggler", verdict="take")
         (job.cwd / "always.1").unlink()
         job.wait("node.joined", took.seq, node="node1.1")

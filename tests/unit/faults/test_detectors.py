@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ftcore.faults.detectors import LossDetector, NoProgress, NormSpike, NormThreshold, StragglerDetector
+from ftcore.faults.detectors import LossDetector, NoProgress, NormSpike, NormThreshold
 from ftcore.faults.detectors.finding import Finding
 from ftcore.faults.detectors.norm import STEPS_MAX
 from ftcore.faults.detectors.robust import Window
@@ -204,84 +204,6 @@ def test_a_norm_spike_is_at_least_five_times_the_usual() -> None:
         "norm-spike",
         "norm-nan",
     ]
-
-
-# -- stragglers
-
-
-def durations(ranks: int, step: int, slow: dict[int, float] | None = None, sigma: float = 0.02) -> dict[int, float]:
-    source = random.Random(step)
-    made = {rank: source.gauss(1.0, sigma) for rank in range(ranks)}
-    return {rank: seconds * (slow or {}).get(rank, 1.0) for rank, seconds in made.items()}
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 8, 512])
-def test_a_lasting_slow_rank_is_reported(ranks: int) -> None:
-    """A rank that is slower by a third in every step is reported after 14 steps, and no other rank."""
-    detector = StragglerDetector()
-    found = [detector.observe(step, durations(ranks, step, {1: 1.33})) for step in range(40)]
-    assert [bool(findings) for findings in found] == [False] * 13 + [True] * 27
-    assert detector.stragglers == (1,)
-    assert (found[-1][0].rank, found[-1][0].since) == (1, 13)
-
-
-def test_a_global_slowdown_names_no_rank() -> None:
-    """All ranks ten times slower, at once or in one step of three: no rank is reported."""
-    detector = StragglerDetector()
-    for step in range(100):
-        factor = 10.0 if step > 50 or step % 3 == 0 else 1.0
-        assert detector.observe(step, {r: s * factor for r, s in durations(8, step).items()}) == []
-
-
-def test_a_rank_that_is_rarely_slow_is_not_reported() -> None:
-    """Occasional slow steps are noise, as when a checkpoint is saved."""
-    detector = StragglerDetector()
-    assert all(detector.observe(step, durations(4, step, {step % 4: 3.0})) == [] for step in range(200))
-
-
-def test_a_recovered_rank_is_no_longer_a_straggler() -> None:
-    """A rank stays a straggler until fewer than half of the required slow steps remain."""
-    detector = StragglerDetector()
-    for step in range(30):
-        detector.observe(step, durations(4, step, {3: 2.0}))
-    assert detector.stragglers == (3,)
-    for step in range(30, 30 + 15):
-        detector.observe(step, durations(4, step))
-    assert detector.stragglers == ()
-
-
-def test_uneven_ranks_need_a_larger_excess() -> None:
-    """If ranks differ by a third, a rank that is a fifth slower is not reported."""
-    detector = StragglerDetector()
-    for step in range(60):
-        assert detector.observe(step, durations(16, step, {5: 1.2}, sigma=0.3)) == []
-
-
-def test_a_single_rank_and_invalid_durations() -> None:
-    """A single rank has no peers; an impossible duration is ignored."""
-    detector = StragglerDetector()
-    for step in range(50):
-        assert detector.observe(step, {0: 1.0 + step}) == []
-        assert detector.observe(step, {0: 1.0, 1: math.nan, 2: -5.0, 3: math.inf, 4: 0.0}) == []
-
-
-def test_a_rank_that_left_is_no_straggler_any_more() -> None:
-    """A slow rank without durations for a whole window is removed."""
-    detector = StragglerDetector()
-    for step in range(20):
-        detector.observe(step, durations(4, step, {3: 2.0}))
-    for step in range(20, 40):
-        detector.observe(step, durations(3, step))
-    assert detector.stragglers == ()
-
-
-def test_the_slowest_comes_first() -> None:
-    """Two stragglers are reported, the slower one first."""
-    detector = StragglerDetector()
-    found: list[Finding] = []
-    for step in range(20):
-        found = detector.observe(step, durations(8, step, {2: 1.5, 6: 3.0}))
-    assert [finding.rank for finding in found] == [6, 2]
 
 
 # -- no progress

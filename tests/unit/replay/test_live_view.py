@@ -28,6 +28,7 @@ class Beat:
     loss: float | None = None
     step_s: float | None = None
     own_s: float | None = None
+    slow: str = ""
 
 
 def running(text: str = "- process_restart\n- stop\n", **options: Any) -> JobDriver:
@@ -142,15 +143,16 @@ def test_nodes_are_grouped_worst_first() -> None:
     beats[150] = attrs.evolve(beats[150], heard_s=30.0)
     beats[160] = attrs.evolve(beats[160], step=60)
     beats[170] = attrs.evolve(beats[170], own_s=3.0)
+    beats[180] = attrs.evolve(beats[180], own_s=1.05, slow="rank 181: data")
     view = reader.view(driver.events[-1].time, Links(beats=beats, beats_at=1), nodes=4)
     assert [(node.node, node.note) for node in view.nodes] == [
         ("node150", "silent"),
         ("node160", "10 behind"),
         ("node170", "slow"),
-        ("node0", ""),
+        ("node180", "slow rank 181: data"),
     ]
     assert view.nodes_left_out == 296
-    assert view.groups[0].names.startswith("node150, node160, node170")
+    assert view.groups[0].names.startswith("node150, node160, node170, node180")
     assert len(json.dumps(view.to_json())) < 20_000
 
 

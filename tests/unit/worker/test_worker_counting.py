@@ -34,7 +34,7 @@ def stepped(model: torch.nn.Module, optimizer: torch.optim.Optimizer, times: int
 def made(kind: type[torch.optim.Optimizer]) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = torch.nn.Linear(4, 1)
     optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
-    optimizer.register_step_post_hook(_hooks._StepCounter())
+    optimizer.register_step_post_hook(_hooks._StepCounter().stepped)
     return model, optimizer
 
 

@@ -1,7 +1,7 @@
 """One worker process of this node, and what its supervisor has of it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -12,6 +12,7 @@ from ftcore.runtime.agent.workers.pages import WorkerPage
 from ftcore.runtime.agent.workers.parking import RoundChannel
 from ftcore.runtime.agent.workers.stackfile import StackFile
 from ftcore.runtime.agent.workers.warm_link import ParkedWorker
+from ftcore.shm.boundary import RETRIES
 
 
 @attrs.define
@@ -97,3 +98,22 @@ def place_of(launch: Launch, local_rank: int) -> tuple[str | None, ...]:
     """What a process cannot change: its rank, the number of ranks, and that of the node."""
     env = launch.envs[local_rank] if local_rank < len(launch.envs) else {}
     return tuple(env.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+
+
+async def ask_to_leave(workers: Sequence[LocalWorker], grace_s: float) -> None:
+    """Let workers leave their round; afterwards ``waits`` says of each whether it has.
+
+    Args:
+        workers: they live.
+        grace_s: longest wait in seconds. A script that cannot leave is not waited for.
+    """
+    able = [worker for worker in workers if worker.page.orders.read().able & RETRIES]
+    damaged = [int(worker.place[0] or 0) for worker in able if worker.damaged]
+    loop = asyncio.get_running_loop()
+    until = loop.time() + grace_s
+    for first in (True, False):  # what the damaged ones lack, others save after them
+        asked = [(each, each.channel.leave(damaged)) for each in able if each.damaged is first]
+        if asked:
+            await asyncio.wait([left for _, left in asked], timeout=max(0.0, until - loop.time()))
+        for worker, left in asked:
+            worker.waits = left.done() and not left.cancelled() and worker.exitcode is None

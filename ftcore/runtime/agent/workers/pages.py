@@ -43,6 +43,7 @@ class WorkerPage:
         sample = self._reader.read()
         if sample is None:
             return None
+        role, declared = self._reader.role()
         return Progress(
             steps=sample.steps,
             step=sample.step,
@@ -55,6 +56,9 @@ class WorkerPage:
             own_s=sample.own / 1e9,
             whole_s=sample.whole / 1e9,
             abilities=self._reader.orders.read().abilities,
+            blocks=self._reader.blocks(),
+            role=role,
+            role_declared=declared,
         )
 
     def signs(self) -> Signs:

@@ -29,7 +29,7 @@ from ftcore.ids import Round
 from ftcore.ports import Launch, Progress, Signs, WorkerExit
 from ftcore.runtime.agent.workers import callfile, launchable, processes
 from ftcore.runtime.agent.workers.guard import Guard
-from ftcore.runtime.agent.workers.local_worker import LocalWorker, place_of
+from ftcore.runtime.agent.workers.local_worker import LocalWorker, ask_to_leave, place_of
 from ftcore.runtime.agent.workers.log_watch import HitCallback, LogWatch
 from ftcore.runtime.agent.workers.output import STDERR, STDOUT, Console, FileWriter, LineCopies, Output, OutputPipe
 from ftcore.runtime.agent.workers.pages import WorkerPage
@@ -41,7 +41,7 @@ from ftcore.runtime.agent.workers.warm_link import ParkedWorker, WarmLink, recei
 from ftcore.runtime.agent.workers.warm_start import AGENT_ENV, Started, new_tag
 from ftcore.runtime.warm import protocol
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
-from ftcore.shm.boundary import RETRIES, BoundaryOrders
+from ftcore.shm.boundary import BoundaryOrders
 from ftcore.shm.calls import Call
 from ftcore.wording import plural
 
@@ -184,16 +184,7 @@ class LocalSupervisor:
 
     async def park(self, grace_s: float) -> tuple[int, ...]:
         """See ``ports.ParkControl``."""
-        alive = [worker for worker in self._alive() if not processes.is_stopped(worker.pid)]
-        able = [worker for worker in alive if worker.page.orders.read().able & RETRIES]
-        damaged = [int(worker.place[0] or 0) for worker in able if worker.damaged]
-        until = self._loop.time() + grace_s
-        for first in (True, False):  # what the damaged ones lack, others save after them
-            asked = [(each, each.channel.leave(damaged)) for each in able if each.damaged is first]
-            if asked:
-                await asyncio.wait([left for _, left in asked], timeout=max(0.0, until - self._loop.time()))
-            for worker, left in asked:
-                worker.waits = left.done() and not left.cancelled() and worker.exitcode is None
+        await ask_to_leave([each for each in self._alive() if not processes.is_stopped(each.pid)], grace_s)
         late = [worker for worker in self._alive() if not worker.waits]
         for worker in late:
             worker.dropped = True

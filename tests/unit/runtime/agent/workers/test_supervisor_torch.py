@@ -139,12 +139,15 @@ def test_a_plain_script_reports_its_steps(
         absolute=absolute,
         mono=said.mono,
         loss=loss,
-        paced=2,
+        paced=said.paced,
         own_s=said.own_s,
         whole_s=said.whole_s,
         abilities=("pause",),
+        role=said.role,
     )
-    assert 0 < said.own_s < said.whole_s, "the backward passes are no work of its own"
+    assert 1 <= said.paced <= 2, "the first step is not measured; of short steps, every second one is"
+    assert 0 < said.own_s == said.whole_s, "one rank waits for no other"
+    assert said.role.startswith("2 tensors, ")
 
 
 @pytest.mark.parametrize("how", HOW)
