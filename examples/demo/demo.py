@@ -2,8 +2,8 @@
 
 1. Train without faults; record the final loss and the digest of the weights.
 2. Train again with faults: SIGKILL of a worker, an exception in a worker, a segfault in a worker, SIGKILL of the agent
-   of a node, SIGKILL of the master. After each fault of a rank, the other one saves the last step (a dying checkpoint).
-   Between the faults, pause the training and resume it.
+   of a node, SIGKILL of the master. After each fault of a rank, the process of the other one stays, and a new one joins
+   it. Between the faults, pause the training and resume it.
 3. Print the incidents and the checkpoints, verify that a replay of the event log reproduces every decision, and compare
    the weights.
 

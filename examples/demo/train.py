@@ -1,7 +1,7 @@
 """A small GPT trained on the Python standard library's own sources.
 
 It registers its model and optimizer, and has no checkpoint code: ftcore saves their state in memory after each step,
-and restores it after a fault.
+and restores it after a fault. Its DDP model is made in each round, so its process stays when another one dies.
 
 Every number depends only on the seed and the step: the batch is drawn from (seed, step, rank), there is no dropout, and
 each rank computes on one thread. With two ranks the gradient sum has two terms, and their order does not matter. So an
@@ -108,10 +108,17 @@ def main() -> None:
     rank = dist.get_rank()
     torch.manual_seed(args.seed)
     text = corpus()
-    model = DistributedDataParallel(GPT())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    net = GPT()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     job = ft.join()
-    job.register(model=model, optimizer=optimizer)
+    job.register(model=net, optimizer=optimizer)
+    model: nn.Module = net
+
+    @job.on_round
+    def build() -> None:
+        nonlocal model
+        model = DistributedDataParallel(net)
+
     for step in job.steps(until=args.steps):
         with step:
             began = time.monotonic()
@@ -127,8 +134,8 @@ def main() -> None:
                 print(f"step {step.number}/{args.steps} loss {loss.item():.4f} {seconds:.2f} s", flush=True)
     if rank == 0:
         with torch.no_grad():
-            final = sum(model.module(*batch_of(text, -1, i, 0)).item() for i in range(8)) / 8
-        weights = hashlib.sha256(b"".join(map(in_bytes, model.parameters()))).hexdigest()
+            final = sum(net(*batch_of(text, -1, i, 0)).item() for i in range(8)) / 8
+        weights = hashlib.sha256(b"".join(map(in_bytes, net.parameters()))).hexdigest()
         (args.out / "result.txt").write_text(f"{final.hex()} {weights}\n")
         print(f"final loss {final:.6f}, weights {weights[:16]}", flush=True)
     dist.destroy_process_group()
