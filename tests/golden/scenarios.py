@@ -225,3 +225,33 @@ def slow_rank_and_slow_job() -> JobDriver:
     driver.finish()
     driver.settle()
     return driver
+
+
+@_scenario
+def processes_that_stay() -> JobDriver:
+    """A failed collective and damaged memory are retried in place, a dead rank is swapped, an odd step repeated."""
+    chain = "[recompute_step, step_retry, hot_swap, dying_checkpoint, process_restart, stop]"
+    policy = parse(f"version: 1\nchain: {chain}\n", "policy.yaml")
+    driver = JobDriver(nodes=2, slots=2, policy=policy, abilities=("retry", "park"))
+    driver.start()
+    driver.make_steps(5)
+    driver.observe("node1", "collective", local_rank=1, message="Connection closed by peer")
+    driver.observe("node0", "collective", message="Connection reset by peer")
+    driver.settle()
+    driver.make_steps(5)
+    driver.observe("node0", "uce", message="MemoryDamaged: a parameter")
+    driver.settle()
+    driver.make_steps(5)
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    driver.make_steps(5)
+    at = float(driver.step + 1)
+    driver.observe("node0", "norm", message="norm: 45.7", values={"norm": 45.7, "at": at, "limit": 3.0})
+    driver.settle(step=False)
+    again = {"norm": 45.71, "at": at, "limit": 3.0, "again": 1.0}
+    driver.observe("node0", "norm", message="norm: 45.71 again", values=again)
+    driver.settle()
+    driver.make_steps(5)
+    driver.finish()
+    driver.settle()
+    return driver

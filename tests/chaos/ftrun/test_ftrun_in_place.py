@@ -142,3 +142,27 @@ def test_a_model_made_outside_of_each_round_retries_and_is_restarted_for_a_dead_
     assert {digest for _, digest in ends(run).values()} == undisturbed
     assert remedies(job) == ["step_retry", "process_restart"]
     assert pids(job, 1) == pids(job, 2)
+
+
+TRE = """
+version: 1
+chain:
+  - recompute_step: {global_norm_spike_threshold: 5.0}
+  - process_restart
+  - stop
+"""
+
+
+def test_an_abnormal_step_is_computed_again_once_and_recorded(job: Ftrun, undisturbed: set[str]) -> None:
+    """One is normal when it is computed again, one is not and is accepted; a job that is started again keeps both."""
+    job.drop("policy.yaml", TRE)
+    for number, times in ((12, 1), (24, 2)):
+        job.drop(f"norm.{number}", "x" * times)
+    run = start(job, *ONE_NODE, "--policy", "policy.yaml", "--checkpoints", "saved", faults={})
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert remedies(job) == ["recompute_step"] * 2
+    assert [pids(job, round_) for round_ in (1, 2, 3)] == [pids(job, 1)] * 3
+    recorded = json.loads((job.cwd / "saved" / "abnormal_global_norm.json").read_text())
+    assert {step: len(norms) for step, norms in recorded.items()} == {"12": 1, "24": 2}
+    assert all(norm >= 5.0 for norms in recorded.values() for norm in norms)

@@ -38,6 +38,7 @@ optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
 job = ft.join()
 ddp: torch.nn.Module = net
 rounds = 0
+tries: dict[int, int] = {}
 
 
 class Numbers:
@@ -83,6 +84,15 @@ def at(place: str, number: int) -> None:
         exec(code, {"os": os, "signal": signal, "time": time, "dist": dist, "ft": ft, "damage": damage})
 
 
+def scale(number: int) -> float:
+    """A thousand, as often as ``norm.STEP`` has characters; the same on both ranks."""
+    file = HERE / f"norm.{number}"
+    if not file.exists():
+        return 1.0
+    tries[number] = tries.get(number, 0) + 1
+    return 1000.0 if tries[number] <= len(file.read_text()) else 1.0
+
+
 def build() -> None:
     global ddp, rounds
     rounds += 1
@@ -105,9 +115,7 @@ def train(step: ft.TrainingStep) -> None:
     at("backward", step.number)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 10.0)
-    if (HERE / f"norm.{step.number}").exists():
-        norm = norm * 1000
-    step.report(loss=loss.item(), grad_norm=norm.item())
+    step.report(loss=loss.item(), grad_norm=norm.item() * scale(step.number))
     at("optimizer", step.number)
     optimizer.step()
     if step.number % 5 == 0:
