@@ -3,6 +3,8 @@
 #   PYTHON=python3.12 make test     with another interpreter
 #   make test PYTEST_ARGS='-k etcd' a part of the tests
 #   make test PYTEST_JOBS=0         the tests in sequence (most of them wait, so four in parallel fit two cores)
+#
+# A failed test is repeated once, because hundreds of tests run real processes on few cores; the summary names it (RERUN).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -39,8 +41,8 @@ check: dev ## lint, format, types, import contracts, reference pages, tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python docs/generate.py --check
-	$(BIN)/python -m pytest -p no:cacheprovider -q -n $(PYTEST_JOBS) --dist worksteal $(if $(PYTEST_ARGS),$(PYTEST_ARGS),tests)
-	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -p no:cacheprovider -q -n 3 --dist worksteal integrations) # whole clusters: not beside the others
+	$(BIN)/python -m pytest -p no:cacheprovider -q --reruns 1 -raR -n $(PYTEST_JOBS) --dist worksteal $(if $(PYTEST_ARGS),$(PYTEST_ARGS),tests)
+	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -p no:cacheprovider -q --reruns 1 -raR -n 3 --dist worksteal integrations) # whole clusters: not beside the others
 
 long: dev etcd ## run the long tests, and record the date in benchmarks/RESULTS.md
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e integrations/ray # 285 MB: only here

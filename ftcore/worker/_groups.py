@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _FAILED: Final = re.compile(
-    r"gloo|nccl|connection (closed|reset|refused)|socket (closed|timeout|error)|broken pipe|(timed? ?out|timeout)",
+    r"gloo|nccl|connection (closed|reset|refused)|socket (closed|timeout|error)|broken pipe|timed out waiting \d+ms",
     re.IGNORECASE,
 )
 """Errors of collectives that have no class of their own."""

@@ -133,6 +133,7 @@ def _caused(cause: Exception) -> Exception:
         (RuntimeError("Timed out waiting 1800000ms for recv operation to complete"), "collective"),
         (_caused(dist.DistNetworkError("refused")), "collective"),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), ""),
+        (RuntimeError("DataLoader timed out after 5 seconds"), ""),
         (ValueError("gloo"), ""),
     ],
 )
