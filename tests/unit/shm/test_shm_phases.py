@@ -2,28 +2,11 @@
 
 import mmap
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from ftcore.shm import page
 from ftcore.shm.phases import BLOCKS_MAX, PHASES, ROLE_BYTES_MAX, PhaseBlock, PhaseWriter
-
-
-@pytest.fixture
-def fd() -> Iterator[int]:
-    """A page."""
-    made = page.create()
-    yield made
-    os.close(made)
-
-
-@pytest.fixture
-def reader(fd: int) -> Iterator[page.PageReader]:
-    """The agent's side."""
-    made = page.PageReader(fd)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from supervisor_harness import Node, alive
 
+from ftcore.ports import Launch
 from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.parking import WorkerFault
 from ftcore.shm.boundary import RETRIES
@@ -28,7 +29,7 @@ while True:
     if isinstance(order, _rounds.NextRound):
         _rounds.become(order)
         link.entered()
-        print("enters", os.environ["RANK"], os.environ["ROUND"], "FTCORE_OLD" in os.environ, flush=True)
+        print("enters", os.environ["RANK"], os.environ["ROUND"], flush=True)
         continue
     without, number = order
     if os.environ["RANK"] not in {stays}:
@@ -57,22 +58,28 @@ def _script(node: Node, stays: tuple[str, ...] = (), able: int = RETRIES) -> str
     return node.script(WAITS.replace("{able}", str(able)).replace("{stays}", repr(stays)))
 
 
+async def _two(node: Node, name: str) -> tuple[Launch, tuple[int, ...]]:
+    """Start two workers; returns their launch and processes once both wait for orders."""
+    launch = node.launch(name, workers=2, env={"ROUND": "1"})
+    pids, _ = await node.supervisor.start(launch)
+    for rank in (0, 1):
+        await node.says(launch, f"begins {rank} 1", rank)
+    return launch, pids
+
+
 def test_workers_enter_the_next_round_as_they_are(node: Node, faults: list[WorkerFault]) -> None:
     """Same processes; environment, files of the output and page are those of the new round."""
     name = _script(node)
 
     async def story() -> None:
-        first = node.launch(name, workers=2, env={"ROUND": "1", "FTCORE_OLD": "x"})
-        pids, _ = await node.supervisor.start(first)
-        for rank in (0, 1):
-            await node.says(first, f"begins {rank} 1", rank)
+        first, pids = await _two(node, name)
         assert await node.supervisor.park(60.0) == (0, 1)
         assert [(each.kind, each.step, each.message) for each in faults] == [("collective", 4, "a message")] * 2
         pages = node.supervisor.boundaries()
         second = node.launch(name, workers=2, env={"ROUND": "2", "FTCORE_NEW": "x"})
         assert await node.supervisor.start(second) == (pids, "parked")
         for rank in (0, 1):
-            await node.says(second, f"enters {rank} 1 False", rank)  # ROUND is the script's own
+            await node.says(second, f"enters {rank} 1", rank)  # ROUND is the script's own
             assert "enters" not in (Path(first.log_dirs[rank]) / "stdout.log").read_text()
         assert all(new is not old for new, old in zip(node.supervisor.boundaries(), pages, strict=True))
         assert await node.supervisor.stop(30.0) == (-15, -15)
@@ -85,10 +92,7 @@ def test_a_dead_worker_is_started_anew_beside_those_that_wait(node: Node) -> Non
     name = _script(node)
 
     async def story() -> None:
-        first = node.launch(name, workers=2, env={"ROUND": "1"})
-        pids, _ = await node.supervisor.start(first)
-        await node.says(first, "begins 1", 1)
-        await node.says(first, "begins 0", 0)
+        _, pids = await _two(node, name)
         os.kill(pids[1], signal.SIGKILL)
         assert [ended.exitcode for ended in await node.next_exits(1)] == [-9]
         assert await node.supervisor.park(60.0) == (0,)
@@ -109,10 +113,7 @@ def test_a_worker_that_does_not_leave_is_killed_without_a_report(node: Node) -> 
     name = _script(node, stays=("0",))
 
     async def story() -> None:
-        first = node.launch(name, workers=2, env={"ROUND": "1"})
-        pids, _ = await node.supervisor.start(first)
-        await node.says(first, "begins 0", 0)
-        await node.says(first, "begins 1", 1)
+        _, pids = await _two(node, name)
         assert await node.supervisor.park(0.5) == (1,)
         assert not alive(pids[0])
         os.kill(pids[1], signal.SIGKILL)
@@ -126,10 +127,7 @@ def test_a_stopped_process_is_not_waited_for(node: Node) -> None:
     name = _script(node)
 
     async def story() -> None:
-        first = node.launch(name, workers=2, env={"ROUND": "1"})
-        pids, _ = await node.supervisor.start(first)
-        await node.says(first, "begins 0", 0)
-        await node.says(first, "begins 1", 1)
+        _, pids = await _two(node, name)
         os.kill(pids[0], signal.SIGSTOP)
         while not processes.is_stopped(pids[0]):
             await asyncio.sleep(0.001)
@@ -162,10 +160,7 @@ def test_another_place_is_no_place_for_a_process_that_waits(node: Node) -> None:
     name = _script(node)
 
     async def story() -> None:
-        first = node.launch(name, workers=2, env={"ROUND": "1"})
-        pids, _ = await node.supervisor.start(first)
-        await node.says(first, "begins 0", 0)
-        await node.says(first, "begins 1", 1)
+        _, pids = await _two(node, name)
         assert await node.supervisor.park(60.0) == (0, 1)
         again, how = await node.supervisor.start(node.launch(name, workers=1, env={"ROUND": "2"}))
         assert again[0] not in pids
