@@ -1,29 +1,11 @@
 """The words of step boundaries on a progress page: both sides, older versions of the page, and texts of errors."""
 
 import mmap
-import os
-from collections.abc import Iterator
 
 import pytest
 
 from ftcore.shm import page
 from ftcore.shm.boundary import ERROR_BYTES_MAX, SAVES, WAITS, BoundaryState, BoundaryWords
-
-
-@pytest.fixture
-def fd() -> Iterator[int]:
-    """A page."""
-    made = page.create()
-    yield made
-    os.close(made)
-
-
-@pytest.fixture
-def reader(fd: int) -> Iterator[page.PageReader]:
-    """The agent's side of the page."""
-    made = page.PageReader(fd)
-    yield made
-    made.close()
 
 
 @pytest.fixture
