@@ -25,7 +25,7 @@ from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionOrdered, ActionSuperseded
 from ftcore.events.world import Member
 from ftcore.ids import Round
-from ftcore.policies.base import PlanKind
+from ftcore.policies.base import Ability, PlanKind
 from ftcore.policies.situation import all_workers_alive, have_left
 from ftcore.states.faultkey import is_cut
 from ftcore.states.membership import NodeState
@@ -99,12 +99,19 @@ def _can_park(node: NodeState) -> bool:
 
 
 def order_rest_stop(turn: Turn, incident: IncidentState) -> bool:
-    """After all orders to park are answered: order nodes that did not park to stop their workers."""
+    """After all orders to park are answered: order nodes that did not park to stop their workers.
+
+    Parked workers are stopped, too, if a process is missing and the script cannot go on beside a new one.
+    """
     state = turn.state
     if any(isinstance(ordered.command, ParkWorkers) and ordered.waiting for ordered in state.orders.open.values()):
         return False
     stopping = _waited_for(state, StopWorkers)
-    rest = (node for node in state.membership.alive() if _holds_workers(node) and node.phase is not NodePhase.PARKED)
+    holding = [node for node in state.membership.alive() if _holds_workers(node)]
+    rest = [node for node in holding if node.phase is not NodePhase.PARKED]
+    seats = state.rounds.world.members if state.rounds.world is not None else ()
+    if len(holding) - len(rest) < len(seats) and not state.can(Ability.PARK):
+        rest = holding
     names = tuple(node.node for node in rest if node.node not in stopping)
     if not names:
         return False

@@ -1,7 +1,8 @@
 """The process groups of this process: they are observed, ended from any thread, and made again in the next round.
 
 Nothing in torch frees a rank that waits in a collective of gloo. Its sockets are recorded while a group is made, and
-are shut down: then the collective fails at once, also if the peer is stopped. Groups of NCCL are aborted.
+are shut down: then the collective fails at once, also if the peer is stopped. A rank with groups of NCCL does not stay:
+its device goes on with what an aborted collective has left, so that the state of the last step is not known to be good.
 
 Which groups can be made again: the default one, if the script made it from the environment; and those that are made in
 a function of ``on_round`` (``build``), which runs again in each round. Any other group is held by something that would
@@ -24,8 +25,9 @@ import socket
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
+
+from ftcore.shm.rounds import ROUNDS_FD_ENV
 
 _FAILED: Final = re.compile(
     r"gloo|nccl|connection (closed|reset|refused)|socket (closed|timeout|error)|broken pipe|timed out waiting \d+ms",
@@ -36,7 +38,7 @@ _FAILED: Final = re.compile(
 _FROM_ENVIRONMENT: Final = (None, "", "env://")
 
 
-class _Observed:
+class _KnownGroups:
     """What is known of the groups and models of this process.
 
     Attributes:
@@ -46,6 +48,7 @@ class _Observed:
         outside: groups that cannot be made again.
         sockets: inodes of gloo's connections.
         models: DDP models, and whether they are built in each round.
+        kept: the group of each reducer and logger.
     """
 
     def __init__(self) -> None:
@@ -54,6 +57,7 @@ class _Observed:
         self.outside = 0
         self.sockets: set[str] = set()
         self.models: list[tuple[weakref.ref[Any], bool]] = []
+        self.kept: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
     def living(self, built: bool) -> list[Any]:
         """The living DDP models that are built in each round, or the others."""
@@ -61,7 +65,7 @@ class _Observed:
         return [model for ref, by in self.models if by is built and (model := ref()) is not None]
 
 
-_seen = _Observed()
+_seen = _KnownGroups()
 
 
 def install() -> None:
@@ -76,9 +80,12 @@ def install() -> None:
     c10d = getattr(distributed, "distributed_c10d", None)
     if distributed is None or c10d is None or not hasattr(c10d, "_new_process_group_helper"):
         return
+    if ROUNDS_FD_ENV not in os.environ:
+        return  # this process belongs to one round
     c10d._new_process_group_helper = _records_sockets(c10d._new_process_group_helper)
-    init = _records_arguments(c10d.init_process_group)
-    c10d.init_process_group = distributed.init_process_group = init  # type: ignore[attr-defined]
+    replaced: Any = distributed
+    c10d.init_process_group = replaced.init_process_group = _records_arguments(c10d.init_process_group)
+    c10d.destroy_process_group = replaced.destroy_process_group = _forgets_sockets(c10d.destroy_process_group)
 
 
 def _keeps_group(plain: Any) -> Any:
@@ -90,14 +97,23 @@ def _keeps_group(plain: Any) -> Any:
         # Both own the C++ reducer. Their finalizers run after their C++ part is destroyed.
         for owner in (getattr(model, "reducer", None), getattr(model, "logger", None)):
             if owner is not None:
-                weakref.finalize(owner, _drop, model.process_group).atexit = False
+                _keep(owner, model.process_group)
         return result
 
     return wrapper
 
 
-def _drop(_group: Any) -> None:
-    """Do nothing: the finalizer keeps the group as its argument until this call."""
+def _keep(owner: Any, group: Any) -> None:
+    """Keep a group until its owner is destroyed or has another one."""
+    if owner in _seen.kept:
+        _seen.kept[owner][:] = [group]
+        return
+    _seen.kept[owner] = held = [group]
+    weakref.finalize(owner, _drop, held).atexit = False
+
+
+def _drop(_held: list[Any]) -> None:
+    """Do nothing: the finalizer keeps the group in its argument until this call."""
 
 
 def _records_arguments(plain: Any) -> Any:
@@ -120,26 +136,41 @@ def _records_arguments(plain: Any) -> Any:
 def _records_sockets(plain: Any) -> Any:
     @functools.wraps(plain)
     def new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
-        before = _connections()
+        given = {**dict(zip(("size", "rank", "global_ranks_in_group", "backend"), args, strict=False)), **kwargs}
+        backend = str(given.get("backend")).lower()
+        records = "gloo" in backend or "undefined" in backend
+        before = _connections() if records else {}
         try:
             return plain(*args, **kwargs)
         finally:
-            _seen.sockets |= _connections().keys() - before.keys()
-            ranks = args[2] if len(args) > 2 else kwargs.get("global_ranks_in_group")
-            if not _seen.builds and ranks:  # the default group is made for an empty list
+            if records:
+                _seen.sockets |= _connections().keys() - before.keys()
+            if not _seen.builds and given.get("global_ranks_in_group"):  # the default group is made for an empty list
                 _seen.outside += 1
 
     return new_process_group_helper
 
 
+def _forgets_sockets(plain: Any) -> Any:
+    @functools.wraps(plain)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            _seen.sockets &= _connections().keys()
+
+    return destroy_process_group
+
+
 def _connections() -> dict[str, int]:
-    """The sockets of this process: descriptors by inode."""
+    """The sockets of this process: descriptors by name, which has the inode."""
     found: dict[str, int] = {}
-    for each in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            target = str(each.readlink())
-            if target.startswith("socket:"):
-                found[target] = int(each.name)
+    with os.scandir("/proc/self/fd") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                target = os.readlink(entry.path)  # noqa: PTH115  (a Path for each would take ten times as long)
+                if target.startswith("socket:"):
+                    found[target] = int(entry.name)
     return found
 
 
@@ -155,13 +186,23 @@ def made_again() -> Iterator[None]:
 
 def can_retry() -> bool:
     """Whether the communication of this process can be set up again while all ranks stay."""
-    updates = all(hasattr(model, "_update_process_group") for model in _seen.living(built=False))
-    return not _seen.outside and updates
+    outside = _seen.living(built=False)
+    updates = all(hasattr(each, "_update_process_group") and not getattr(each, "_comm_hooks", ()) for each in outside)
+    return not _seen.outside and updates and not _uses_devices()
 
 
 def can_park() -> bool:
     """Whether that holds as well if a rank is a new process: it makes all that the others make, in the same order."""
     return can_retry() and not _seen.living(built=False)
+
+
+def _uses_devices() -> bool:
+    """Whether a group communicates between devices."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return False
+    backends = torch.distributed.distributed_c10d._world.pg_map.values()
+    return bool(torch.cuda.is_available()) and any(str(backend[0]).lower() != "gloo" for backend in backends)
 
 
 def build(functions: list[Callable[[], object]]) -> None:
@@ -173,13 +214,12 @@ def build(functions: list[Callable[[], object]]) -> None:
 
 def shut_down() -> None:
     """End all communication of this process; safe in any thread, also while others are inside of collectives."""
-    for inode, descriptor in _connections().items():
-        if inode in _seen.sockets or _is_of_store(descriptor):
-            _shut(descriptor)
-    with contextlib.suppress(Exception):
-        distributed: Any = sys.modules["torch.distributed"]
-        if "nccl" in str(distributed.get_backend()):
-            distributed.distributed_c10d._abort_process_group()
+    for name, descriptor in _connections().items():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:
+            is_same = name == f"socket:[{os.fstat(each.fileno()).st_ino}]"  # the number may be another one's by now
+            if is_same and (name in _seen.sockets or _is_of_store(each)):
+                each.getpeername()  # a listening socket has no peer: gloo aborts if it cannot accept any more
+                each.shutdown(socket.SHUT_RDWR)
 
 
 def is_cut() -> bool:
@@ -187,19 +227,11 @@ def is_cut() -> bool:
     return not _seen.sockets <= _connections().keys()
 
 
-def _is_of_store(descriptor: int) -> bool:
+def _is_of_store(each: socket.socket) -> bool:
     """Whether a socket is connected to the store of this round, for whose keys a rank may wait."""
-    port = os.environ.get("MASTER_PORT", "")
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:
-        if each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM:
-            return str(each.getpeername()[1]) == port
-    return False
-
-
-def _shut(descriptor: int) -> None:
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:
-        each.getpeername()  # a listening socket has no peer: gloo aborts the process if it cannot accept any more
-        each.shutdown(socket.SHUT_RDWR)
+    if each.family not in (socket.AF_INET, socket.AF_INET6) or each.type != socket.SOCK_STREAM:
+        return False
+    return str(each.getpeername()[1]) == os.environ.get("MASTER_PORT", "")
 
 
 def leave() -> None:
@@ -209,6 +241,9 @@ def leave() -> None:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         with contextlib.suppress(Exception):
             distributed.destroy_process_group()
+    world = getattr(getattr(distributed, "distributed_c10d", None), "_world", None)
+    if world is not None:
+        world.group_count = 0  # a group that could not be made has counted: names would differ between ranks
     _seen.sockets.clear()
 
 

@@ -15,6 +15,7 @@ an error of ours in a step is one line on standard error.
 
 import contextlib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -64,8 +65,7 @@ class TrainingJob:
         self._said = ""
         self._builders: list[Callable[[], object]] = []
         self._link: _rounds.RoundLink | None = None
-        self._has_left = self._is_damaged = False
-        self._marked = 0
+        self._has_left, self._is_damaged, self._marked = False, False, 0
         self._norm_limit, self._tolerated = _environment.norm_threshold(), _environment.tolerated()
         self.loaded: LoadedState | None = None
         """What ``load`` restored; None: it was not called, or nothing is registered."""
@@ -319,11 +319,15 @@ class TrainingJob:
     def check_norm(self, number: int, norm: float) -> None:
         """End a step whose global norm is at or over the threshold, or not finite, unless the step is tolerated.
 
+        With a registered scaler, a norm that is not finite is usual: the scaler leaves the step out.
+
         Raises:
             AbnormalNorm: the step is to be computed again.
         """
-        limit = self._norm_limit
-        if limit is None or self._link is None or norm < limit:
+        limit, collection = self._norm_limit, self._collection
+        if limit is None or self._link is None or collection is None or norm < limit:
+            return
+        if collection.scales and not math.isfinite(norm):
             return
         if number in self._tolerated:
             text = f"norm: {norm:.4g} at step {number} again, where the threshold is {limit:.4g}; it is accepted"

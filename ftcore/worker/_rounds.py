@@ -17,7 +17,7 @@ import threading
 from typing import Any, Final, NamedTuple
 
 from ftcore.shm import messages
-from ftcore.shm.page import PAGE_FD_ENV
+from ftcore.shm.page import PAGE_FD_ENV, is_page
 from ftcore.shm.rounds import ROUNDS_FD_ENV
 from ftcore.worker import _groups
 
@@ -183,6 +183,9 @@ def become(found: NextRound) -> int:
     for descriptor, number in ((stdout, 1), (stderr, 2)):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    former = os.environ.get(PAGE_FD_ENV, "")
+    if former.isdigit() and is_page(int(former)):
+        os.close(int(former))  # it stays mapped
     for name in list(os.environ):
         if name.startswith(_PREFIXES) and name not in found.env and name != ROUNDS_FD_ENV:
             del os.environ[name]

@@ -156,6 +156,7 @@ class StateCollection:
     def __init__(self) -> None:
         self.parts: dict[str, StatePart] = {}
         self.collected: CollectedState | None = None
+        self._scalers: list[Any] = []
         self._always_early: frozenset[str] = frozenset()
         self._collected_early: frozenset[str] = frozenset()
 
@@ -194,6 +195,8 @@ class StateCollection:
             self.parts[name] = OptimizerPart(name, value, self._name_of)
         else:
             self.parts[name] = ValuePart(name, *_accessors(name, value))
+            if hasattr(value, "_per_optimizer_states"):
+                self._scalers.append(value)
 
     def _name_of(self, param: Any) -> tuple[str, FlatRange | None] | None:
         for part in self.parts.values():
@@ -202,14 +205,25 @@ class StateCollection:
         return None
 
     def refers_to_groups(self) -> bool:
-        """Whether a module itself refers to process groups: its parameters are split between ranks."""
+        """Whether a module or an optimizer itself refers to process groups, as those that are split between ranks."""
         params = (each for part in self._modules() for each in part.module.parameters())
-        return any(is_dtensor(each) or type(each).__name__ == "FlatParameter" for each in params)
+        if any(is_dtensor(each) or type(each).__name__ == "FlatParameter" for each in params):
+            return True
+        optimizers = (part.optimizer for part in self.parts.values() if isinstance(part, OptimizerPart))
+        held = (type(value).__name__ for each in optimizers for value in vars(each).values())
+        return any(name.startswith("ProcessGroup") for name in held)
+
+    @property
+    def scales(self) -> bool:
+        """Whether a gradient scaler is registered: it handles gradients that are not finite."""
+        return bool(self._scalers)
 
     def forget_gradients(self) -> None:
-        """Remove the gradients of a step that failed."""
+        """Remove the gradients of a step that failed, and what scalers know of them."""
         for part in self._modules():
             part.module.zero_grad(set_to_none=True)
+        for scaler in self._scalers:
+            scaler._per_optimizer_states.clear()
 
     def _modules(self) -> list[ModulePart]:
         return [part for part in self.parts.values() if isinstance(part, ModulePart)]

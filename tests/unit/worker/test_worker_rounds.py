@@ -14,9 +14,9 @@ from ftcore.worker import MemoryDamaged, _environment, _groups, _rounds
 
 
 @pytest.fixture(autouse=True)
-def seen(monkeypatch: pytest.MonkeyPatch) -> _groups._Observed:
+def seen(monkeypatch: pytest.MonkeyPatch) -> _groups._KnownGroups:
     """What is known of groups: nothing yet."""
-    made = _groups._Observed()
+    made = _groups._KnownGroups()
     monkeypatch.setattr(_groups, "_seen", made)
     return made
 
@@ -25,7 +25,7 @@ def _made(**arguments: Any) -> None:
     _groups._records_arguments(lambda *args, **kwargs: None)(**arguments)
 
 
-def test_the_default_group_is_made_again_with_the_arguments_of_the_script(seen: _groups._Observed) -> None:
+def test_the_default_group_is_made_again_with_the_arguments_of_the_script(seen: _groups._KnownGroups) -> None:
     """Its place comes from the environment; time-out and backend stay."""
     _made(backend="gloo", timeout=timedelta(seconds=7), rank=1, world_size=2)
     assert seen.default == {"backend": "gloo", "timeout": timedelta(seconds=7)}
@@ -36,7 +36,7 @@ def test_the_default_group_is_made_again_with_the_arguments_of_the_script(seen: 
 
 @pytest.mark.parametrize("arguments", [{"init_method": "tcp://127.0.0.1:1"}, {"store": object()}])
 def test_a_group_that_is_not_from_the_environment_cannot_be_made_again(
-    arguments: dict[str, Any], seen: _groups._Observed
+    arguments: dict[str, Any], seen: _groups._KnownGroups
 ) -> None:
     """Nothing says where the next round's ranks meet."""
     _made(backend="gloo", **arguments)
@@ -44,7 +44,7 @@ def test_a_group_that_is_not_from_the_environment_cannot_be_made_again(
     assert seen.default is None
 
 
-def test_groups_of_a_function_of_each_round_are_made_again(seen: _groups._Observed) -> None:
+def test_groups_of_a_function_of_each_round_are_made_again(seen: _groups._KnownGroups) -> None:
     """Any other group is held by something that would go on to use it."""
     helper = _groups._records_sockets(lambda *args, **kwargs: "group")
     with _groups.made_again():
@@ -104,7 +104,7 @@ def test_connections_of_groups_are_ended_and_no_others(
         pairs.append(socket.create_server(("127.0.0.1", 0)))
 
     with _groups.made_again():
-        _groups._records_sockets(connects)()
+        _groups._records_sockets(connects)(2, 0, [0, 1], "gloo")
     _groups.shut_down()
     assert pairs[0].recv(1) == pairs[1].recv(1) == b""
     own.sendall(b"x")
@@ -115,6 +115,18 @@ def test_connections_of_groups_are_ended_and_no_others(
     assert own_peer.recv(1) == b""  # a rank may wait for a key of the round's store
     for each in (own, own_peer, *pairs):
         each.close()
+
+
+def test_a_destroyed_group_is_no_cut_connection(listener: socket.socket, seen: _groups._KnownGroups) -> None:
+    """Only a connection that ends by itself says that a rank is gone."""
+    made = socket.create_connection(listener.getsockname())
+    seen.sockets = set(_groups._connections())
+    _groups._forgets_sockets(made.close)()
+    assert not _groups.is_cut()
+    peer = socket.create_connection(listener.getsockname())
+    seen.sockets = set(_groups._connections())
+    peer.close()
+    assert _groups.is_cut()
 
 
 def _caused(cause: Exception) -> Exception:

@@ -1,18 +1,22 @@
 """One worker process of this node, and what its supervisor has of it."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 
-from ftcore.ports import Launch
+from ftcore.ids import Round
+from ftcore.ports import Launch, WorkerExit
 from ftcore.runtime.agent.workers.output import OutputPipe
 from ftcore.runtime.agent.workers.pages import WorkerPage
-from ftcore.runtime.agent.workers.parking import RoundChannel
+from ftcore.runtime.agent.workers.parking import RoundChannel, WorkerFault
 from ftcore.runtime.agent.workers.stackfile import StackFile
 from ftcore.runtime.agent.workers.warm_link import ParkedWorker
-from ftcore.shm.boundary import RETRIES
+from ftcore.shm.boundary import PARKS, RETRIES
+
+ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
 
 
 @attrs.define
@@ -34,6 +38,7 @@ class LocalWorker:
         waits: it has left its round, and waits for the next one.
         dropped: it did not leave its round in time, and was killed.
         damaged: it has reported that its memory is damaged.
+        suspicion: its failed collective, while the end of another worker may be the cause.
         former: its output in earlier rounds: its children may go on to write there.
     """
 
@@ -51,15 +56,32 @@ class LocalWorker:
     waits: bool = False
     dropped: bool = False
     damaged: bool = False
+    suspicion: WorkerFault | None = None
     former: list[OutputPipe] = attrs.field(factory=list)
+
+    def exit_of(self, round_: Round, mono: int) -> WorkerExit:
+        """Its end, as one of a round.
+
+        Args:
+            round_: the round.
+            mono: monotonic nanoseconds at which it was noticed.
+        """
+        assert self.exitcode is not None
+        return WorkerExit(round=round_, local_rank=self.local_rank, pid=self.pid, exitcode=self.exitcode, mono=mono)
+
+    @property
+    def parks(self) -> bool:
+        """Whether its script goes on with a new process in place of another one."""
+        return bool(self.page.orders.read().able & PARKS)
 
     def renew(self, stdout: OutputPipe, stderr: OutputPipe) -> None:
         """Give it what a new process of a round has; see ``enter``. Raises ``OSError``."""
-        self.former += (self.stdout, self.stderr)
+        self.former = [pipe for pipe in (*self.former, self.stdout, self.stderr) if not pipe.ended]
         self.stdout, self.stderr = stdout, stderr
         self.page.close()
         self.page = WorkerPage()
         self.waits = self.damaged = False
+        self.suspicion = None
 
     def enter(self, env: Mapping[str, str]) -> "asyncio.Future[dict[str, Any] | None]":
         """Let it enter the round; returns what completes with its answer, or None at its end."""
@@ -94,6 +116,24 @@ class LocalWorker:
         self.channel.close()
 
 
+def clear_error_file(env: Mapping[str, str], log_dir: str, note: Callable[[str], None]) -> str:
+    """Return the error file of a worker, which does not exist yet.
+
+    Args:
+        env: its environment.
+        log_dir: directory of its output; created.
+        note: called with a message if that fails.
+    """
+    error_file = env.get(ERROR_FILE_ENV) or os.path.join(log_dir, "error.json")
+    try:
+        os.makedirs(log_dir, exist_ok=True)
+        if os.path.exists(error_file):
+            os.unlink(error_file)
+    except OSError as error:
+        note(f"{log_dir}: {error.strerror}; this worker's output is not written to a file")
+    return error_file
+
+
 def place_of(launch: Launch, local_rank: int) -> tuple[str | None, ...]:
     """What a process cannot change: its rank, the number of ranks, and that of the node."""
     env = launch.envs[local_rank] if local_rank < len(launch.envs) else {}
@@ -113,6 +153,9 @@ async def ask_to_leave(workers: Sequence[LocalWorker], grace_s: float) -> None:
     until = loop.time() + grace_s
     for first in (True, False):  # what the damaged ones lack, others save after them
         asked = [(each, each.channel.leave(damaged)) for each in able if each.damaged is first]
+        for worker, _ in asked:
+            worker.page.orders.save_at(0)
+            worker.page.orders.stop_at(0)  # one that is paused leaves, too
         if asked:
             await asyncio.wait([left for _, left in asked], timeout=max(0.0, until - loop.time()))
         for worker, left in asked:

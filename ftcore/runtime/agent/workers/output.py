@@ -371,6 +371,11 @@ class OutputPipe:
         os.set_blocking(self._fd, False)
         loop.add_reader(self._fd, self._readable)
 
+    @property
+    def ended(self) -> bool:
+        """Whether all of the output was read: nobody can write any more."""
+        return self._fd < 0
+
     def close_worker_end(self) -> None:
         """Close the agent's copy of the writing end, once the worker has its own."""
         if self.worker_end >= 0:

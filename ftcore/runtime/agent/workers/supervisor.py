@@ -20,6 +20,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -27,9 +28,9 @@ from ftcore.errors import UsageError
 from ftcore.faults.rule import Rule
 from ftcore.ids import Round
 from ftcore.ports import Launch, Progress, Signs, WorkerExit
-from ftcore.runtime.agent.workers import callfile, launchable, processes
+from ftcore.runtime.agent.workers import callfile, launchable, local_worker, processes
 from ftcore.runtime.agent.workers.guard import Guard
-from ftcore.runtime.agent.workers.local_worker import LocalWorker, ask_to_leave, place_of
+from ftcore.runtime.agent.workers.local_worker import ERROR_FILE_ENV, LocalWorker
 from ftcore.runtime.agent.workers.log_watch import HitCallback, LogWatch
 from ftcore.runtime.agent.workers.output import STDERR, STDOUT, Console, FileWriter, LineCopies, Output, OutputPipe
 from ftcore.runtime.agent.workers.pages import WorkerPage
@@ -45,7 +46,6 @@ from ftcore.shm.boundary import BoundaryOrders
 from ftcore.shm.calls import Call
 from ftcore.wording import plural
 
-ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
 HOOKS: Final = "ftcore.worker._hooks"
 """Module that a worker imports to count its steps; referenced by name, because the agent must not import ``worker``."""
 
@@ -184,15 +184,18 @@ class LocalSupervisor:
 
     async def park(self, grace_s: float) -> tuple[int, ...]:
         """See ``ports.ParkControl``."""
-        await ask_to_leave([each for each in self._alive() if not processes.is_stopped(each.pid)], grace_s)
-        late = [worker for worker in self._alive() if not worker.waits]
+        await local_worker.ask_to_leave([each for each in self._alive() if not processes.is_stopped(each.pid)], grace_s)
+        waiting = [worker for worker in self._alive() if worker.waits]
+        if len(waiting) < len(self._workers) and not all(worker.parks for worker in waiting):
+            waiting = []  # the script cannot go on beside a new process
+        late = [worker for worker in self._alive() if worker not in waiting]
         for worker in late:
             worker.dropped = True
             processes.kill(worker.pid, signal.SIGKILL, group=True)
         while any(worker.exitcode is None for worker in late):
             self._changed.clear()
             await self._changed.wait()
-        return tuple(worker.local_rank for worker in self._workers if worker.waits and worker.exitcode is None)
+        return tuple(worker.local_rank for worker in waiting if worker.exitcode is None)
 
     async def exits(self) -> AsyncIterator[WorkerExit]:
         """See ``ports.Supervisor``. Ends after ``close``."""
@@ -280,7 +283,9 @@ class LocalSupervisor:
     def _waiting_for(self, launch: Launch) -> dict[int, LocalWorker]:
         """The workers that enter the round as they are; none if another one runs, or one has another rank there."""
         alive = self._alive() if self._active else []
-        if not all(worker.waits and worker.place == place_of(launch, worker.local_rank) for worker in alive):
+        if not all(
+            worker.waits and worker.place == local_worker.place_of(launch, worker.local_rank) for worker in alive
+        ):
             return {}
         return {worker.local_rank: worker for worker in alive}
 
@@ -305,6 +310,8 @@ class LocalSupervisor:
                 self._workers.append(self._prepare(launch, local_rank, waiting))
             for worker in kept.values():
                 self._renew(worker, launch)
+                if worker.exitcode is not None:  # meanwhile; it was reported as one of the round before
+                    self._exits.put_nowait(worker.exit_of(self._round, time.monotonic_ns()))
         except OSError:
             for waiting in parked:
                 waiting.channel.close()
@@ -327,7 +334,7 @@ class LocalSupervisor:
 
     def _prepare(self, launch: Launch, local_rank: int, parked: ParkedWorker) -> LocalWorker:
         env, log_dir = launch.envs[local_rank], launch.log_dirs[local_rank]
-        error_file = self._clear_error_file(env, log_dir)
+        error_file = local_worker.clear_error_file(env, log_dir, self._note_file)
         worker = LocalWorker(
             local_rank,
             parked.pid,
@@ -338,7 +345,7 @@ class LocalSupervisor:
             StackFile(),
             RoundChannel(self._loop, lambda found: self._noticed(worker, found)),
             error_file,
-            place_of(launch, local_rank),
+            local_worker.place_of(launch, local_rank),
         )
         self._guard.add(worker.pid)
         self._reaper.watch(worker.pid, lambda code, mono: self._ended(worker, code, mono))
@@ -347,25 +354,17 @@ class LocalSupervisor:
     def _renew(self, worker: LocalWorker, launch: Launch) -> None:
         """Give a worker that enters a round what a new one has: files of its output, a page, an error file."""
         env, log_dir = launch.envs[worker.local_rank], launch.log_dirs[worker.local_rank]
-        worker.error_file = self._clear_error_file(env, log_dir)
+        worker.error_file = local_worker.clear_error_file(env, log_dir, self._note_file)
         stdout = self._stream(STDOUT, "stdout.log", env, log_dir, worker.local_rank)
         worker.renew(stdout, self._stream(STDERR, "stderr.log", env, log_dir, worker.local_rank))
-
-    def _clear_error_file(self, env: Mapping[str, str], log_dir: str) -> str:
-        error_file = env.get(ERROR_FILE_ENV) or os.path.join(log_dir, "error.json")
-        try:
-            os.makedirs(log_dir, exist_ok=True)
-            if os.path.exists(error_file):
-                os.unlink(error_file)
-        except OSError as error:
-            self._note_file(f"{log_dir}: {error.strerror}; this worker's output is not written to a file")
-        return error_file
 
     def _noticed(self, worker: LocalWorker, found: Mapping[str, Any]) -> None:
         fault = fault_of(found, self._round, worker.local_rank)
         worker.damaged = worker.damaged or fault.kind == "uce"
-        if fault.kind != "collective" or not any(processes.is_ending(each.pid) for each in self._alive()):
-            self._on_fault(fault)  # else the end of that worker says more
+        if fault.kind == "collective" and any(processes.is_ending(each.pid) for each in self._alive()):
+            worker.suspicion = fault  # the end of that worker says more, if it is a failure
+            return
+        self._on_fault(fault)
 
     def _env_of(self, worker: LocalWorker, launch: Launch) -> dict[str, str]:
         return {**launch.envs[worker.local_rank], AGENT_ENV: self._tag, ERROR_FILE_ENV: worker.error_file}
@@ -413,9 +412,10 @@ class LocalSupervisor:
         if worker.dropped:
             self._finish_soon()
             return
-        self._exits.put_nowait(
-            WorkerExit(round=self._round, local_rank=worker.local_rank, pid=worker.pid, exitcode=code, mono=mono)
-        )
+        self._exits.put_nowait(worker.exit_of(self._round, mono))
+        for each in self._alive() if code == 0 else ():
+            if each.suspicion is not None:
+                self._on_fault(each.suspicion)
         self._finish_soon()
 
     def _finish_soon(self) -> None:

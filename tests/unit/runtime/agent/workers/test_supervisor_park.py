@@ -12,7 +12,7 @@ from supervisor_harness import Node, alive
 from ftcore.ports import Launch
 from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.parking import WorkerFault
-from ftcore.shm.boundary import RETRIES
+from ftcore.shm.boundary import PARKS, RETRIES
 
 WAITS = """
 import os, sys
@@ -36,7 +36,7 @@ while True:
         link.out()
         link.report("collective", 4, "a message", norm=2.0)
         link.left(number)
-    print("left", without, flush=True)
+    print("left", without, progress().boundary_words.must_wait(9), flush=True)
 """
 
 
@@ -54,7 +54,7 @@ def node(tmp_path: Path, faults: list[WorkerFault]) -> Iterator[Node]:
     made.close()
 
 
-def _script(node: Node, stays: tuple[str, ...] = (), able: int = RETRIES) -> str:
+def _script(node: Node, stays: tuple[str, ...] = (), able: int = RETRIES | PARKS) -> str:
     return node.script(WAITS.replace("{able}", str(able)).replace("{stays}", repr(stays)))
 
 
@@ -118,6 +118,33 @@ def test_a_worker_that_does_not_leave_is_killed_without_a_report(node: Node) -> 
         assert not alive(pids[0])
         os.kill(pids[1], signal.SIGKILL)
         assert [ended.local_rank for ended in await node.next_exits(1)] == [1]
+
+    node.run(story())
+
+
+def test_a_script_that_cannot_go_on_beside_a_new_process_is_ended(node: Node) -> None:
+    """One rank does not leave: the others would make their groups without the process in its place."""
+    name = _script(node, stays=("0",), able=RETRIES)
+
+    async def story() -> None:
+        _, pids = await _two(node, name)
+        assert await node.supervisor.park(0.5) == ()
+        assert not any(map(alive, pids))
+
+    node.run(story())
+
+
+def test_a_paused_worker_leaves(node: Node) -> None:
+    """It waits for the end of a pause that nobody will order any more."""
+    name = _script(node)
+
+    async def story() -> None:
+        first, _ = await _two(node, name)
+        for orders in node.supervisor.boundaries():
+            assert orders is not None
+            orders.stop_at(3)
+        assert await node.supervisor.park(60.0) == (0, 1)
+        await node.says(first, "left [] False")
 
     node.run(story())
 
