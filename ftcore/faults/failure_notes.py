@@ -12,7 +12,7 @@ import attrs
 
 from ftcore.events.envelope import Event
 from ftcore.events.incident import Fault, IncidentOpened, IncidentRediagnosed
-from ftcore.events.worker import WorkerFailed
+from ftcore.events.worker import FaultObserved, WorkerFailed
 from ftcore.faults.failure import Failure, failure_of, failures_json, first_text, in_order
 from ftcore.redaction import OVERLAP_CHARS, redacted
 from ftcore.states.evidence import REPORTS_MAX, TAIL_BYTES_MAX, Report
@@ -68,7 +68,7 @@ class FailureNotes:
             reports.setdefault(report.seq, []).append(report)
         for event in events:
             data = event.data
-            if event.seq in reports or type(data) is WorkerFailed:
+            if event.seq in reports or isinstance(data, WorkerFailed | FaultObserved):
                 self._facts[event.seq] = event
                 if len(self._facts) > FACTS_MAX:
                     del self._facts[next(iter(self._facts))]
@@ -113,8 +113,10 @@ class FailureNotes:
 
 
 def _reports_of(fact: Event) -> list[Report]:
-    """The evidence in the failure of a worker, as the fold keeps it."""
+    """The evidence in the failure of a worker, or in what was observed, as the fold keeps it."""
     data = fact.data
+    if isinstance(data, FaultObserved):
+        return [_report_of(fact, data)]
     if type(data) is not WorkerFailed:
         return []
     return [
@@ -134,6 +136,27 @@ def _reports_of(fact: Event) -> list[Report]:
             absolute=data.absolute,
         )
     ]
+
+
+def _report_of(fact: Event, data: FaultObserved) -> Report:
+    return Report(
+        seq=fact.seq,
+        type=fact.type,
+        node=data.node,
+        rank=data.rank,
+        round=data.round,
+        time=fact.time,
+        mono=fact.at.mono if fact.at is not None else 0,
+        boot=fact.at.boot if fact.at is not None else "",
+        exitcode=None,
+        message=data.message,
+        tail="",
+        step=data.step,
+        absolute=data.absolute,
+        source=data.source,
+        kind=data.kind,
+        values=data.values,
+    )
 
 
 def _without_secrets(value: Any) -> Any:

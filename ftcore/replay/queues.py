@@ -48,14 +48,14 @@ class QueueReturn:
     Args:
         seq: the event.
         round, step: the round, and the completed step that it continued after.
-        doing: how many were leased, and not used up.
+        leased: how many were leased, and not used up.
         done: how many were used up after that step.
     """
 
     seq: int
     round: int
     step: int
-    doing: int
+    leased: int
     done: int
 
 
@@ -135,7 +135,7 @@ class QueueLedgers:
             segment.end = data.step if segment.end is None else min(segment.end, data.step)
         ledger.segments.append(QueueSegment(round=data.round, step=data.step))
         about = {"seq": event.seq, "round": data.round, "step": data.step}
-        ledger.returned.append(QueueReturn(**about, doing=data.doing, done=data.done))
+        ledger.returned.append(QueueReturn(**about, leased=data.doing, done=data.done))
         ledger.unsure += [
             QueueDoubt(seq=event.seq, rank=each.rank, after=each.step, step=data.step) for each in data.unsure
         ]
@@ -198,7 +198,7 @@ def _to_json(ledger: _Ledger, state: JobState, name: str) -> dict[str, Any]:
     uses = _uses(ledger)
     used = merged(uses)
     return {
-        **attrs.asdict(ledger.spec),
+        **{("data_shards" if key == "shards" else key): value for key, value in attrs.asdict(ledger.spec).items()},
         "epochs": [attrs.asdict(each) for each in _epochs(ledger.spec, used)],
         "returned": [attrs.asdict(each) for each in ledger.returned],
         "refused": ledger.refused,

@@ -222,7 +222,10 @@ class KeeperClient:
         with self._lock:
             reply, fds = self._ask({"held": 1}) if self.connect() else ({}, [])
             messages.close_all(fds)
-        return [StagedShard(**{name: shard[name] for name in StagedShard._fields}) for shard in reply.get("held", ())]
+        return [
+            StagedShard(**{name: shard[name] for name in StagedShard._fields if name in shard})
+            for shard in reply.get("held", ())
+        ]
 
     def read(self, local_rank: int, slot: int) -> StagingSlot | None:
         """Map a shard that ``held`` returned, for reading; None: it is not there any more.

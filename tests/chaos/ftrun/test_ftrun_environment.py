@@ -25,7 +25,10 @@ with open(f"{os.environ['RANK']}.json", "w") as file:
     json.dump(dict(env=dict(os.environ), inherited=inherited), file)
 """
 
-OURS = {"FTCORE_AGENT", "FTCORE_PAGE_FD", "FTCORE_KEEPER", "FTCORE_CHECKPOINTS", "FTCORE_ROUND", "FTCORE_LOCAL_RANK"}
+OURS = {
+    *("FTCORE_AGENT", "FTCORE_PAGE_FD", "FTCORE_ROUNDS_FD"),
+    *("FTCORE_KEEPER", "FTCORE_CHECKPOINTS", "FTCORE_ROUND", "FTCORE_LOCAL_RANK"),
+}
 """Only ftcore sets these: its tag for the node's processes, the progress page, and what `ftcore.worker.join` needs."""
 
 DIFFERENT = {

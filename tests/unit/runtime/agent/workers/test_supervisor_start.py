@@ -119,11 +119,11 @@ def test_each_worker_has_its_own_environment_and_session(root: Node) -> None:
     root.run(root.ended(launch))
     for rank in range(3):
         env, leads, fds = json.loads((Path(launch.log_dirs[rank]) / "stdout.log").read_text())
-        ours = {"FTCORE_AGENT", "FTCORE_PAGE_FD", "TORCHELASTIC_ERROR_FILE"}
+        ours = {"FTCORE_AGENT", "FTCORE_PAGE_FD", "FTCORE_ROUNDS_FD", "TORCHELASTIC_ERROR_FILE"}
         assert {k: v for k, v in env.items() if k not in ours} == launch.envs[rank]
         assert env.keys() >= ours
         assert leads
-        assert fds == 6  # three streams, the page, the file for stacks, the directory being listed
+        assert fds == 7  # three streams, page, file for stacks, channel, the directory being listed
 
 
 def test_many_workers_start_at_once(root: Node) -> None:

@@ -78,6 +78,7 @@ def test_a_forked_worker_equals_one_of_torchrun(node: Node) -> None:
         # Ours to tell: the agent's tag (for the guard) and the progress page; the error file's place is the launch's.
         assert got["env"].pop("FTCORE_AGENT")
         assert got["env"].pop("FTCORE_PAGE_FD").isdigit()
+        assert got["env"].pop("FTCORE_ROUNDS_FD").isdigit()
         # The interpreter adds no filters of its own in a fork, torch._dynamo's imports do: a count, not the same list.
         assert got.pop("filters") >= want.pop("filters")
         assert got == want
