@@ -55,8 +55,8 @@ def _print(ledger: SampleLedger) -> None:
 
 def _print_queue(name: str, queue: dict[str, Any]) -> None:
     out = console()
-    what = f"{queue['samples']:,} samples" if queue["samples"] else f"{queue['shards']:,} data shards"
-    size = f" in {plural(queue['shards'], 'data shard')} of {queue['size']:,}" if queue["samples"] else ""
+    what = f"{queue['samples']:,} samples" if queue["samples"] else f"{queue['data_shards']:,} data shards"
+    size = f" in {plural(queue['data_shards'], 'data shard')} of {queue['size']:,}" if queue["samples"] else ""
     shuffled = f"shuffled with seed {queue['seed']}" if queue["shuffle"] else "in their own order"
     out.print(printable(f"queue {name}: {what}{size}, {shuffled}"), style="strong")
     rows = table("EPOCH", "USED", "TO COME", right=("EPOCH", "USED", "TO COME"))
