@@ -66,7 +66,7 @@ def _print_queue(name: str, queue: dict[str, Any]) -> None:
     for each in queue["returned"][-ROWS:]:
         out.print(
             f"  round {each['round']} continued after step {each['step']} (event {each['seq']}): "
-            f"{each['doing']:,} unfinished and {each['done']:,} later data shards returned"
+            f"{each['leased']:,} unfinished and {each['done']:,} later data shards returned"
         )
     if queue["refused"]:
         events = listed([str(seq) for seq in queue["refused"]])
