@@ -19,7 +19,7 @@ EVERY = 30
 
 STAYS = """version: 1
 chain:
-  - step_retry: {per_node: 900}
+  - step_retry: {max_retries: 1000, per_node: 900}
   - hot_swap: {max_swaps: 1000, per_node: 900, node_faults: 0}
   - dying_checkpoint
   - process_restart: {max_restarts: 1000}

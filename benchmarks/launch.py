@@ -52,8 +52,8 @@ class Job:
 
     def marks(self) -> list[Mark]:
         """Return all marks so far."""
-        lines = self.marks_file.read_text().splitlines() if self.marks_file.exists() else []
-        fields = (line.split() for line in lines)
+        text = self.marks_file.read_text() if self.marks_file.exists() else ""
+        fields = (line.split() for line in text[: text.rfind("\n") + 1].splitlines())  # the last one may be incomplete
         return [Mark(what, int(rank), int(pid), int(mono)) for what, rank, pid, mono in fields]
 
     def await_all(self, what: str, after: int, not_pids: set[int]) -> dict[int, Mark] | None:

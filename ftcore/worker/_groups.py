@@ -23,6 +23,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -49,6 +50,7 @@ class _KnownGroups:
         sockets: inodes of gloo's connections.
         models: DDP models, and whether they are built in each round.
         kept: the group of each reducer and logger.
+        left: groups of the round that was left, until those of the next one are made.
     """
 
     def __init__(self) -> None:
@@ -58,6 +60,7 @@ class _KnownGroups:
         self.sockets: set[str] = set()
         self.models: list[tuple[weakref.ref[Any], bool]] = []
         self.kept: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self.left: list[Any] = []
 
     def living(self, built: bool) -> list[Any]:
         """The living DDP models that are built in each round, or the others."""
@@ -238,10 +241,11 @@ def leave() -> None:
     """Destroy all groups; those that others still refer to are useless from now on."""
     shut_down()
     distributed: Any = sys.modules.get("torch.distributed")
+    world = getattr(getattr(distributed, "distributed_c10d", None), "_world", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        _seen.left += list(getattr(world, "pg_map", ()))
         with contextlib.suppress(Exception):
             distributed.destroy_process_group()
-    world = getattr(getattr(distributed, "distributed_c10d", None), "_world", None)
     if world is not None:
         world.group_count = 0  # a group that could not be made has counted: names would differ between ranks
     _seen.sockets.clear()
@@ -262,6 +266,9 @@ def enter(functions: list[Callable[[], object]]) -> None:
         # Their hooks on parameters end with them, and must not count beside those of the models that follow.
         for name in ("reducer", "logger"):
             model.__dict__.pop(name, None)
+    # The end of a group joins its threads, and one of them may still be inside of a collective: not in this thread.
+    left, _seen.left = _seen.left, []
+    threading.Thread(target=left.clear, name="ftcore-left", daemon=True).start()
     build(functions)
 
 
