@@ -113,33 +113,18 @@ class FailureNotes:
 
 
 def _reports_of(fact: Event) -> list[Report]:
-    """The evidence in the failure of a worker, or in what was observed, as the fold keeps it."""
+    """The evidence in the failure of a worker, or in an observed fault, as the fold keeps it."""
     data = fact.data
+    own: dict[str, Any]
     if isinstance(data, FaultObserved):
-        return [_report_of(fact, data)]
-    if type(data) is not WorkerFailed:
+        own = {"message": data.message, "source": data.source, "kind": data.kind, "values": data.values}
+        own |= {"exitcode": None, "tail": ""}
+    elif isinstance(data, WorkerFailed):
+        own = {"message": data.error.message if data.error is not None else "", "exitcode": data.exitcode}
+        own |= {"tail": data.tail[-TAIL_BYTES_MAX:]}
+    else:
         return []
-    return [
-        Report(
-            seq=fact.seq,
-            type=fact.type,
-            node=data.node,
-            rank=data.rank,
-            round=data.round,
-            time=fact.time,
-            mono=fact.at.mono if fact.at is not None else 0,
-            boot=fact.at.boot if fact.at is not None else "",
-            exitcode=data.exitcode,
-            message=data.error.message if data.error is not None else "",
-            tail=data.tail[-TAIL_BYTES_MAX:],
-            step=data.step,
-            absolute=data.absolute,
-        )
-    ]
-
-
-def _report_of(fact: Event, data: FaultObserved) -> Report:
-    return Report(
+    report = Report(
         seq=fact.seq,
         type=fact.type,
         node=data.node,
@@ -148,15 +133,11 @@ def _report_of(fact: Event, data: FaultObserved) -> Report:
         time=fact.time,
         mono=fact.at.mono if fact.at is not None else 0,
         boot=fact.at.boot if fact.at is not None else "",
-        exitcode=None,
-        message=data.message,
-        tail="",
         step=data.step,
         absolute=data.absolute,
-        source=data.source,
-        kind=data.kind,
-        values=data.values,
+        **own,
     )
+    return [report]
 
 
 def _without_secrets(value: Any) -> Any:
