@@ -18,6 +18,7 @@ ORDER = (
     "goodput_of_a_log",
     "own_loop",
     "saved_state",
+    "damaged_memory",
     "each_sample_once",
     "shards_of_a_queue",
 )
