@@ -1,8 +1,8 @@
 """The process groups of this process: they are observed, ended from any thread, and made again in the next round.
 
-Nothing in torch frees a rank that waits in a collective of gloo. Its sockets are recorded while a group is made, and
-are shut down: then the collective fails at once, also if the peer is stopped. A rank with groups of NCCL does not stay:
-its device goes on with what an aborted collective has left, so that the state of the last step is not known to be good.
+A collective of gloo ends when its connections are shut down (``_connections``). A rank with groups of NCCL does not
+stay: its device goes on with what an aborted collective has left, so that the state of the last step is not known to be
+good.
 
 Which groups can be made again: the default one, if the script made it from the environment; and those that are made in
 a function of ``on_round`` (``build``), which runs again in each round. Any other group is held by something that would
@@ -21,7 +21,6 @@ import contextlib
 import functools
 import os
 import re
-import socket
 import sys
 import threading
 import weakref
@@ -29,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ftcore.shm.rounds import ROUNDS_FD_ENV
+from ftcore.worker import _connections
 
 _FAILED: Final = re.compile(
     r"gloo|nccl|connection (closed|reset|refused)|socket (closed|timeout|error)|broken pipe|timed out waiting \d+ms",
@@ -47,7 +47,6 @@ class _KnownGroups:
         default: the arguments with which the script made its default group; None: it has not, or not from the
             environment.
         outside: groups that cannot be made again.
-        sockets: inodes of gloo's connections.
         models: DDP models, and whether they are built in each round.
         kept: the group of each reducer and logger.
         left: groups of the round that was left, until those of the next one are made.
@@ -57,7 +56,6 @@ class _KnownGroups:
         self.builds = False
         self.default: dict[str, Any] | None = None
         self.outside = 0
-        self.sockets: set[str] = set()
         self.models: list[tuple[weakref.ref[Any], bool]] = []
         self.kept: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.left: list[Any] = []
@@ -142,12 +140,10 @@ def _records_sockets(plain: Any) -> Any:
         given = {**dict(zip(("size", "rank", "global_ranks_in_group", "backend"), args, strict=False)), **kwargs}
         backend = str(given.get("backend")).lower()
         records = "gloo" in backend or "undefined" in backend
-        before = _connections() if records else {}
         try:
-            return plain(*args, **kwargs)
+            with _connections.recorded() if records else contextlib.nullcontext():
+                return plain(*args, **kwargs)
         finally:
-            if records:
-                _seen.sockets |= _connections().keys() - before.keys()
             if not _seen.builds and given.get("global_ranks_in_group"):  # the default group is made for an empty list
                 _seen.outside += 1
 
@@ -160,21 +156,9 @@ def _forgets_sockets(plain: Any) -> Any:
         try:
             return plain(*args, **kwargs)
         finally:
-            _seen.sockets &= _connections().keys()
+            _connections.forget_closed()
 
     return destroy_process_group
-
-
-def _connections() -> dict[str, int]:
-    """The sockets of this process: descriptors by name, which has the inode."""
-    found: dict[str, int] = {}
-    with os.scandir("/proc/self/fd") as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                target = os.readlink(entry.path)  # noqa: PTH115  (a Path for each would take ten times as long)
-                if target.startswith("socket:"):
-                    found[target] = int(entry.name)
-    return found
 
 
 @contextlib.contextmanager
@@ -215,31 +199,9 @@ def build(functions: list[Callable[[], object]]) -> None:
             function()
 
 
-def shut_down() -> None:
-    """End all communication of this process; safe in any thread, also while others are inside of collectives."""
-    for name, descriptor in _connections().items():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as each:
-            is_same = name == f"socket:[{os.fstat(each.fileno()).st_ino}]"  # the number may be another one's by now
-            if is_same and (name in _seen.sockets or _is_of_store(each)):
-                each.getpeername()  # a listening socket has no peer: gloo aborts if it cannot accept any more
-                each.shutdown(socket.SHUT_RDWR)
-
-
-def is_cut() -> bool:
-    """Whether a connection of a group has ended."""
-    return not _seen.sockets <= _connections().keys()
-
-
-def _is_of_store(each: socket.socket) -> bool:
-    """Whether a socket is connected to the store of this round, for whose keys a rank may wait."""
-    if each.family not in (socket.AF_INET, socket.AF_INET6) or each.type != socket.SOCK_STREAM:
-        return False
-    return str(each.getpeername()[1]) == os.environ.get("MASTER_PORT", "")
-
-
 def leave() -> None:
     """Destroy all groups; those that others still refer to are useless from now on."""
-    shut_down()
+    _connections.shut_down()
     distributed: Any = sys.modules.get("torch.distributed")
     world = getattr(getattr(distributed, "distributed_c10d", None), "_world", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -248,7 +210,7 @@ def leave() -> None:
             distributed.destroy_process_group()
     if world is not None:
         world.group_count = 0  # a group that could not be made has counted: names would differ between ranks
-    _seen.sockets.clear()
+    _connections.forget()
 
 
 def enter(functions: list[Callable[[], object]]) -> None:
@@ -264,12 +226,13 @@ def enter(functions: list[Callable[[], object]]) -> None:
             model._update_process_group(distributed.group.WORLD)
     for model in _seen.living(built=True):
         # Their hooks on parameters end with them, and must not count beside those of the models that follow.
-        for name in ("reducer", "logger"):
+        for name in ("reducer", "logger", "process_group"):
             model.__dict__.pop(name, None)
+    build(functions)
     # The end of a group joins its threads, and one of them may still be inside of a collective: not in this thread.
+    # The variables of the script refer to the new groups by now.
     left, _seen.left = _seen.left, []
     threading.Thread(target=left.clear, name="ftcore-left", daemon=True).start()
-    build(functions)
 
 
 def is_failure(error: BaseException) -> bool:

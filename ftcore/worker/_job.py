@@ -25,7 +25,7 @@ from ftcore.batch import BatchRule, BatchTotal, RankBatch, batch_total, rank_bat
 from ftcore.errors import CheckpointError
 from ftcore.shm.boundary import GOES_BACK, PACED, PARKS, RETRIES, STAGES
 from ftcore.shm.page import PageWriter
-from ftcore.worker import _environment, _groups, _rounds
+from ftcore.worker import _connections, _environment, _groups, _rounds
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._data import RegisteredData
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
@@ -397,7 +397,7 @@ class TrainingJob:
                 self._data.step_ended(number)
                 self._mark(number)
             return True
-        if has_stepped or not _groups.is_cut():
+        if has_stepped or not _connections.is_cut():
             return False
         link.report(COLLECTIVE, number - 1, "a connection of a process group has ended; the script handled the error")
         return True
@@ -415,7 +415,7 @@ class TrainingJob:
     def _leave(self) -> _rounds.NextRound:
         """Leave all groups, save in memory what is complete, and wait for the next round."""
         assert self._link is not None
-        _groups.shut_down()
+        _connections.drain_and_shut_down()
         self._stage_left()
         _groups.leave()
         self._link.out()

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from ftcore.shm import messages
 from ftcore.shm.page import PAGE_FD_ENV, is_page
 from ftcore.shm.rounds import ROUNDS_FD_ENV
-from ftcore.worker import _groups
+from ftcore.worker import _connections, _groups
 
 UCE: Final = "uce"
 COLLECTIVE: Final = "collective"
@@ -106,9 +106,9 @@ class RoundLink:
             if message is not None and "leave" in message:
                 self.ordered = True
                 self._inbox.put((message, fds))
-                _groups.shut_down()
+                _connections.drain_and_shut_down()
                 while not self._out.wait(AGAIN_S):
-                    _groups.shut_down()
+                    _connections.shut_down()
             else:
                 self._inbox.put((message, fds))
 

@@ -1,8 +1,6 @@
-"""Rounds in one process: which groups can be made again, ended connections, what is a fault that a process survives."""
+"""Rounds in one process: which groups can be made again, what is a fault that a process survives."""
 
 import os
-import socket
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -80,53 +78,6 @@ def test_a_model_outside_of_such_a_function_can_retry_but_not_park() -> None:
     assert (_groups.can_retry(), _groups.can_park()) == (True, False)
     del outside
     assert _groups.can_park()
-
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    """A listening socket."""
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        yield made
-
-
-def test_connections_of_groups_are_ended_and_no_others(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What waits for data of a peer goes on at once; a listening socket and the script's connections stay."""
-    monkeypatch.delenv("MASTER_PORT", raising=False)
-    own = socket.create_connection(listener.getsockname())
-    own_peer = listener.accept()[0]
-    pairs: list[socket.socket] = []
-
-    def connects(*args: Any) -> None:
-        pairs.append(socket.create_connection(listener.getsockname()))
-        pairs.append(listener.accept()[0])
-        pairs.append(socket.create_server(("127.0.0.1", 0)))
-
-    with _groups.made_again():
-        _groups._records_sockets(connects)(2, 0, [0, 1], "gloo")
-    _groups.shut_down()
-    assert pairs[0].recv(1) == pairs[1].recv(1) == b""
-    own.sendall(b"x")
-    assert own_peer.recv(1) == b"x"
-    socket.create_connection(pairs[2].getsockname()).close()
-    monkeypatch.setenv("MASTER_PORT", str(listener.getsockname()[1]))
-    _groups.shut_down()
-    assert own_peer.recv(1) == b""  # a rank may wait for a key of the round's store
-    for each in (own, own_peer, *pairs):
-        each.close()
-
-
-def test_a_destroyed_group_is_no_cut_connection(listener: socket.socket, seen: _groups._KnownGroups) -> None:
-    """Only a connection that ends by itself says that a rank is gone."""
-    made = socket.create_connection(listener.getsockname())
-    seen.sockets = set(_groups._connections())
-    _groups._forgets_sockets(made.close)()
-    assert not _groups.is_cut()
-    peer = socket.create_connection(listener.getsockname())
-    seen.sockets = set(_groups._connections())
-    peer.close()
-    assert _groups.is_cut()
 
 
 def _caused(cause: Exception) -> Exception:
