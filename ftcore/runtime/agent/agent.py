@@ -91,6 +91,7 @@ class Agent:
         self._warmer = supervisor if isinstance(supervisor, Warmer) else None
         self._node_info = NodeInfoWatch(config.address, self._host)
         self._rejoin = asyncio.Event()
+        self._runs = asyncio.Event()  # whether the core is running: a standby polls nothing
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -344,6 +345,10 @@ class Agent:
     def _do(self, actions: act.Actions) -> None:
         for action in actions:
             self._handlers[type(action)](self, action)
+        if self._core.running:
+            self._runs.set()
+        else:
+            self._runs.clear()
 
     def _report(self, action: act.Tell) -> None:
         self._record(action.data, action.mono)
@@ -412,6 +417,7 @@ class Agent:
 
     async def _watch_progress(self) -> None:
         while True:
+            await self._runs.wait()
             await asyncio.sleep(self._progress.check_s)
             if self._core.running:
                 await self._progress.check(self._supervisor.progress, self._now)
@@ -426,6 +432,7 @@ class Agent:
 
     async def _watch_notes(self) -> None:
         while True:
+            await self._runs.wait()
             await asyncio.sleep(NOTES_POLL_S)
             if self._core.running:
                 self._report_notes()
