@@ -53,6 +53,10 @@ class RegisteredData:
             except StopIteration:
                 raise EOFError("the registered data has no batch left for this rank") from None
 
+    def skips(self) -> dict[int, int]:
+        """The batches that this round leaves out, by the step after which they are."""
+        return _environment.skips() if self.source is not None else {}
+
     def skip(self, batches: int) -> None:
         """Leave out batches."""
         skip = getattr(self.source, "skip_batches", None)

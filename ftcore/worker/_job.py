@@ -227,7 +227,7 @@ class TrainingJob:
 
     def _steps(self, number: int) -> Iterator[TrainingStep]:
         self._publish()
-        skips = _environment.skips() if self._stager is not None and self._data.source is not None else {}
+        skips = self._data.skips()
         self._data.continue_after(number)
         while self._until is None or number < self._until:
             if number in skips:
@@ -237,7 +237,7 @@ class TrainingJob:
             yield step
             step.end()
             if self._has_left:
-                number = self._next_round()
+                number, skips = self._next_round(), self._data.skips()
                 self._data.continue_after(number)
         self.flush()
 

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ftcore.shm.boundary import BoundaryWords
 from ftcore.shm.page import PAGE_FD_ENV, PageWriter, is_page
@@ -25,6 +25,8 @@ LOSS_LIMIT = 8.0
 NORM_LIMIT = 10.0
 WARMUP_STEPS = 100
 """Copies of the detectors' defaults, held equal by a test: the detectors are imported only when needed."""
+
+_Limits: TypeAlias = "tuple[float | None, float | None, float | None, int]"
 
 
 class ProgressCounter:
@@ -46,6 +48,12 @@ class ProgressCounter:
         self._step = 0
         self._absolute = False
         self._watch: ProcessDetectors | None = None
+        self._limits: tuple[float | None, float | None, float | None, int] = (
+            LOSS_LIMIT,
+            NORM_LIMIT,
+            None,
+            WARMUP_STEPS,
+        )
         self._values: tuple[float | None, float | None] = (None, None)
         self.reported = False
         self.on_training: Callable[[], None] | None = None
@@ -124,7 +132,9 @@ class ProgressCounter:
             self._page.paced(*found)
 
     def resumed_at(self, step: int) -> None:
-        """Continue counting after the step with this number."""
+        """Continue counting after the step with this number. If it is older, the detectors forget what followed it."""
+        if step < self._step:
+            self._watch = None
         self._step = step
         self._absolute = True
 
@@ -149,7 +159,7 @@ class ProgressCounter:
         self._page.write(self._steps, step, True, mono, *self._values)
         if loss is not None or grad_norm is not None:
             if self._watch is None:
-                self.watch(LOSS_LIMIT, NORM_LIMIT, None, WARMUP_STEPS)
+                self.watch(*self._limits)
             if self._watch is not None:
                 self._watch.observe(step, mono, loss, grad_norm)
 
@@ -160,7 +170,8 @@ class ProgressCounter:
         from ftcore.worker._watch import ProcessDetectors
 
         notes = self._page.notes if self._page is not None else None
-        self._watch = ProcessDetectors(notes, loss_limit, norm_limit, norm_threshold, warmup_steps)
+        self._limits = (loss_limit, norm_limit, norm_threshold, warmup_steps)
+        self._watch = ProcessDetectors(notes, *self._limits)
 
     def saved(self, step: int, path: str, seconds: float, kept: int) -> None:
         """Record a complete checkpoint of the script."""

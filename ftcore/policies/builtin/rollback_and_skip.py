@@ -14,10 +14,10 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import StartOptions, attempts, spent
 from ftcore.policies.options import OptionRule, Options, Text, number, says, span, takes_nothing
-from ftcore.policies.situation import class_of, in_a_row, kind_of, script_declares
+from ftcore.policies.situation import all_workers_alive, class_of, in_a_row, kind_of, script_declares
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
-from ftcore.states.revisions import NEWER_FIRST, follows
+from ftcore.states.revisions import IN_PROCESS, NEWER_FIRST, follows
 from ftcore.wording import format_duration
 
 
@@ -69,6 +69,8 @@ class RollbackAndSkip:
         "`again` goes n times as far back and skips n times as much",
         "passes if steps are not counted from the start of the training, or the script cannot skip data; a script that "
         "registered its data (`step.batch`) skips batches without code of its own",
+        "keeps the processes if the script reports the ability `retry` and skips no data by code of its own: they load "
+        "the checkpoint and go on",
         "passes when `max_rollbacks` in `window` are spent",
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault", "warning")
@@ -96,17 +98,30 @@ class RollbackAndSkip:
             return Pass(reason=_nothing_kept(job, latest))
         skip = _amount(options, times, step - target)
         attempt = attempts(job, self.name, options.window) + 1
+        parks = _stays(job, skip)
         wider = f", {times} times as wide as the first" if times > 1 else ""
         skipped = f" and skips {skip} {options.skip_unit}" if skip else ""
+        where = " in the same processes" if parks else ""
         return Take(
             plan=PlanKind.RESTART,
-            reason=f"goes back from step {step} to {target}{skipped}{wider}; "
+            reason=f"goes back from step {step} to {target}{where}{skipped}{wider}; "
             f"{attempt} of {options.max_rollbacks} in {format_duration(options.window)}",
             grace_s=options.grace,
             deadline_s=options.deadline,
             attempt=attempt,
-            terms=Terms(rollback_to=target, skip=skip, skip_unit=options.skip_unit),
+            terms=Terms(
+                rollback_to=target,
+                skip=skip,
+                skip_unit=options.skip_unit,
+                survivors="park" if parks else "stop",
+            ),
         )
+
+
+def _stays(job: JobState, skip: int) -> bool:
+    """Whether the processes go back as they are; a script that skips by itself reads what to skip at its start."""
+    able = follows(job, IN_PROCESS) and job.can(Ability.RETRY) and all_workers_alive(job)
+    return able and not (skip and script_declares(job, Ability.SKIP))
 
 
 def _staying(job: JobState) -> list[int]:

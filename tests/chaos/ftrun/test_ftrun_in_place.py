@@ -77,6 +77,29 @@ def test_a_step_is_computed_again_in_the_same_processes(
     assert {event.data.steps_lost for event in job.of("incident.resolved")} == {0}
 
 
+def test_poisoned_batches_are_left_out_in_the_same_processes(tmp_path: Path) -> None:
+    """A loss that is not a number: back to a checkpoint, and on without the batches, as if they had never been."""
+    with ftrun(tmp_path / "lacking") as job:
+        job.drop("batches", json.dumps({"lacks": list(range(21, 29))}))
+        run = start(job, *ONE_NODE, mode=("built", "persists"), faults={})
+        assert run.end() == 0
+        without = {digest for _, digest in ends(run).values()}
+    with ftrun(tmp_path / "poisoned") as job:
+        job.drop("batches", json.dumps({"poisoned": [25, 26]}))
+        job.drop(
+            "back.yaml", "version: 1\nchain:\n- rollback_and_skip: {before: 4, skip: 8}\n- process_restart\n- stop\n"
+        )
+        flags = (*ONE_NODE, "--checkpoints", "saved", "--policy", "back.yaml")
+        run = start(job, *flags, mode=("built", "persists"), faults={})
+        assert run.end() == 0
+        assert job.of("job.rolled_back")[0].data.step == 20
+        assert remedies(job) == ["rollback_and_skip"]
+        assert pids(job, 1) == pids(job, 2) == [ends(run)[rank][0] for rank in (0, 1)]
+        assert [event.data.batches for event in job.of("batches.skipped")] == [8]
+        assert {digest for _, digest in ends(run).values()} == without
+        assert len(without) == 1
+
+
 @pytest.mark.parametrize("nodes", [ONE_NODE, TWO_NODES], ids=["one-node", "two-nodes"])
 def test_only_the_dead_process_is_started_again(job: Ftrun, nodes: tuple[str, ...], undisturbed: set[str]) -> None:
     """Each rank dies once, the second time while the first recovery is in its last round; the other one stays."""

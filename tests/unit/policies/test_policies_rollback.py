@@ -100,6 +100,24 @@ def test_registered_data_is_skipped_by_batches_only():
     assert isinstance(ask("rollback_and_skip", about, job, skip=10**9, skip_unit="tokens"), Take)
 
 
+def test_processes_that_can_stay_go_back_as_they_are():
+    """Not those of a script that reads at its start what to skip, and not if a worker is missing."""
+    job, about = spike()
+    job.abilities.declared = {"workers": (*ROLLBACK, "retry")}
+    verdict = ask("rollback_and_skip", about, job)
+    assert isinstance(verdict, Take)
+    assert (verdict.terms.survivors, verdict.terms.rollback_to, verdict.terms.skip) == ("park", 300, 200)
+    assert "goes back from step 450 to 300 in the same processes and skips 200 batches" in verdict.reason
+    job.abilities.declared["file"] = ("skip",)
+    assert ask("rollback_and_skip", about, job).terms.survivors == "stop"
+    assert ask("rollback_and_skip", about, job, skip=0).terms.survivors == "park"
+    driver = running(abilities=("rollback", "retry"))
+    driver.fail("node2", exitcode=-9)
+    driver.state.training.checkpoints = [300]
+    about = incident(driver.state, "numeric", observed="loss-spike", step=450)
+    assert ask("rollback_and_skip", about, driver.state, skip=0).terms.survivors == "stop"
+
+
 def test_an_unknown_step_or_another_kind_is_not_rolled_back():
     """Without a step that counts from the start there is no checkpoint before it."""
     job, about = spike(step=None)

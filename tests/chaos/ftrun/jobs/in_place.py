@@ -4,8 +4,10 @@ The file ``at.RANK`` has JSON: lists of code by ``PLACE STEP``, for example ``{"
 piece of code is run once, at that place of that step: ``data``, ``forward``, ``backward``, ``optimizer`` (before its
 step), ``evaluation`` or ``round`` (in the function of ``on_round``, with the number of its call).
 
+The file ``batches`` has JSON: numbers of batches that are ``poisoned`` (not a number), and that the data ``lacks``.
+
 Arguments: the last step; ``built`` (the DDP model is made in each round) or ``outside``; ``catches``: all errors of a
-step are handled by the script.
+step are handled by the script; ``persists``: every fifth step is saved to storage.
 
 It prints its process and its weights at its end, so that a disturbed run can be compared with an undisturbed one.
 """
@@ -25,6 +27,8 @@ import ftcore.worker as ft
 
 HERE = Path.cwd()
 UNTIL, MODE = int(sys.argv[1]), sys.argv[2:]
+NAMED = HERE / "batches"
+BATCHES = {"poisoned": [], "lacks": [], **(json.loads(NAMED.read_text()) if NAMED.exists() else {})}
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -50,9 +54,12 @@ class Numbers:
     def __iter__(self):  # type: ignore[no-untyped-def]
         while True:
             self.given += 1
+            if self.given in BATCHES["lacks"]:
+                continue
             at("data", self.given)
             source = torch.Generator().manual_seed(1000 * rank + self.given)
-            yield torch.randn(2, 8, 16, generator=source)
+            batch = torch.randn(2, 8, 16, generator=source)
+            yield batch * float("nan") if self.given in BATCHES["poisoned"] else batch
 
     def state_dict(self) -> dict[str, int]:
         return {"given": self.given}
@@ -126,7 +133,7 @@ def train(step: ft.TrainingStep) -> None:
         dist.all_reduce(total)
 
 
-for step in job.steps(until=UNTIL):
+for step in job.steps(until=UNTIL, persist_every=5 if "persists" in MODE else "auto"):
     with step:
         if "catches" in MODE:
             try:
