@@ -108,6 +108,20 @@ def test_another_limit_and_warm_up(reader: page.PageReader) -> None:
     assert [found.step for found in reader.findings()] == [51]
 
 
+def test_detectors_forget_what_a_rollback_has_undone(reader: page.PageReader) -> None:
+    """Settings stay. A loss that fell meanwhile is no spike when it is what it was before."""
+    ftcore.worker.watch(warmup_steps=0)
+    report([value / 10 for value in CURVE])
+    _progress.progress().resumed_at(100)
+    report(CURVE, first=101)
+    assert reader.findings() == ()
+    report([30.0], first=301)
+    assert [found.step for found in reader.findings()] == [301]
+    _progress.progress().resumed_at(301)  # the step that failed is the next one: nothing is undone
+    report([30.0], first=302)
+    assert [found.step for found in reader.findings()] == [301, 302]
+
+
 @pytest.mark.parametrize("wrong", [{"loss_limit": 0.0}, {"norm_limit": -1.0}, {"norm_threshold": 0.0}])
 def test_a_setting_that_makes_no_sense_is_refused(reader: page.PageReader, wrong: dict[str, float]) -> None:
     """A limit that is not over 0 is refused at once."""
