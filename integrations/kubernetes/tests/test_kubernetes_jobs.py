@@ -26,7 +26,7 @@ def test_a_killed_pod_is_replaced_and_the_others_are_kept(tmp_path: Path, etcd: 
         async with cluster(tmp_path) as server:
             place = tmp_path / "work"
             place.mkdir()
-            job = SubmittedJob(server, etcd.url("killed"), place, replicas=2)
+            job = SubmittedJob(server, etcd.url(f"killed-{tmp_path.name}"), place, replicas=2)
             made = await job.submit()
             assert made[0] == "ConfigMap/llm" and made[-1] == "Job/llm-master"
             await job.trains(2)
@@ -69,7 +69,7 @@ def test_an_absent_api_server_and_a_dead_machine_cost_no_step(tmp_path: Path, et
         async with cluster(tmp_path, tolerated_s=0, nodes=4) as server:
             place = tmp_path / "work"
             place.mkdir()
-            job = SubmittedJob(server, etcd.url("dead"), place, replicas=2)
+            job = SubmittedJob(server, etcd.url(f"dead-{tmp_path.name}"), place, replicas=2)
             await job.submit()
             await job.trains(2)
             await server.web.refuse()
@@ -111,7 +111,7 @@ def test_a_deleted_pod_saves_and_leaves_and_an_evicted_one_changes_its_machine(
             place = tmp_path / "work"
             place.mkdir()
             (place / "boundary").touch()
-            job = SubmittedJob(server, etcd.url("deleted"), place, replicas=2)
+            job = SubmittedJob(server, etcd.url(f"deleted-{tmp_path.name}"), place, replicas=2)
             await job.submit()
             await job.trains(2)
             await job.api.delete(f"/api/v1/namespaces/{SPACE}/pods/llm-w1")
@@ -137,7 +137,7 @@ def test_the_smoke_test_of_the_examples_by_the_command_line(tmp_path: Path, etcd
 
     async def scenario() -> None:
         async with cluster(tmp_path, nodes=2) as server:
-            job = SubmittedJob(server, etcd.url("smoke"), tmp_path, name="smoke")
+            job = SubmittedJob(server, etcd.url(f"smoke-{tmp_path.name}"), tmp_path, name="smoke")
             job.file = yaml.safe_load((EXAMPLES / "cpu-smoke.yaml").read_text())
             job.file["spec"] |= {"store": {"url": job.store}}
             job.file["spec"]["command"] = [str(EXAMPLES / "smoke.py"), "--steps", "40", "--pause", "0.01"]
@@ -169,7 +169,7 @@ def test_a_failed_job_is_a_failed_job_and_no_pod_follows(tmp_path: Path, etcd: C
             place.mkdir()
             [(place / f"always.{rank}").write_text("if step > 20: sys.exit(3)") for rank in (0, 1)]
             flags = ["--preload", "json", "--max-restarts", "0"]
-            job = SubmittedJob(server, etcd.url("failed"), place, replicas=2, ftrun=flags)
+            job = SubmittedJob(server, etcd.url(f"failed-{tmp_path.name}"), place, replicas=2, ftrun=flags)
             await job.submit()
             await server.wait("jobs.batch", SPACE, "llm-master", lambda found: _is(found, "Failed"))
             (master,) = job.pods("master")
