@@ -76,25 +76,25 @@ def shut_down() -> None:
 
 def _drain() -> None:
     deadline = time.monotonic() + QUIET_S_MAX
-    before, is_empty = _moved()
-    while before and time.monotonic() < deadline:
+    before = _moved()
+    while before[0] and time.monotonic() < deadline:
         time.sleep(QUIET_S)
-        found, was_empty = before, is_empty
-        before, is_empty = _moved()
-        if before == found and was_empty and is_empty:
+        now = _moved()
+        if now == before and now[1]:
             return
+        before = now
 
 
-def _moved() -> tuple[dict[str, bytes], bool]:
+def _moved() -> tuple[dict[str, tuple[int, ...]], bool]:
     """Count the bytes of each connection; and whether no byte is on its way to a process."""
-    found: dict[str, bytes] = {}
+    found: dict[str, tuple[int, ...]] = {}
     is_empty = True
     for name, each in _sockets():
         with contextlib.suppress(OSError):
             if name in _of_groups:
                 each.getpeername()
                 info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-                found[name] = b"%d %d" % _MOVED.unpack(info)
+                found[name] = _MOVED.unpack(info)
                 waiting = (fcntl.ioctl(each, code, bytes(4)) for code in (termios.FIONREAD, termios.TIOCOUTQ))
                 is_empty = is_empty and not any(map(any, waiting))
     return found, is_empty
