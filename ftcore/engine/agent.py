@@ -177,6 +177,11 @@ class AgentCore(WorkerControl):
         return self.phase is AgentPhase.LEAVING
 
     @property
+    def orphaned(self) -> bool:
+        """Whether the connection to the master is lost."""
+        return self.phase is AgentPhase.ORPHANED
+
+    @property
     def doing(self) -> str:
         """The node's activity, as shown to users."""
         if self.left:
@@ -270,9 +275,9 @@ class AgentCore(WorkerControl):
 
         A node whose workers have finished leaves after ``FINISHED_S``.
         """
-        if self.phase is AgentPhase.ORPHANED and self.work is WorkPhase.FINISHED:
+        if self.orphaned and self.work is WorkPhase.FINISHED:
             return self._waited_finished(now)
-        if self.phase is not AgentPhase.ORPHANED or not self.running or self._led_since is None:
+        if not self.orphaned or not self.running or self._led_since is None:
             return []
         grace_s = self.timing.orphan_grace_s
         stepped = max((page.mono / 1e9 for page in pages if page is not None), default=0.0)

@@ -37,7 +37,7 @@ from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.agent import AgentPhase
 
-FIRST_STEP_POLL_S = 0.02
+FIRST_STEP_POLL_S = 0.02  # shared memory has no notification
 """Interval of polling the shared pages until every worker has completed its first step."""
 
 logger = structlog.get_logger()
@@ -91,7 +91,7 @@ class Agent:
         self._warmer = supervisor if isinstance(supervisor, Warmer) else None
         self._node_info = NodeInfoWatch(config.address, self._host)
         self._rejoin = asyncio.Event()
-        self._runs = asyncio.Event()  # whether the core is running: a standby polls nothing
+        self._runs, self._orphaned = asyncio.Event(), asyncio.Event()  # as the core: a standby polls nothing
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -333,6 +333,7 @@ class Agent:
 
     async def _watch_grace(self) -> None:
         while True:
+            await self._orphaned.wait()
             await asyncio.sleep(min(self._timing.orphan_grace_s / 10, 1.0))
             self._do(self._core.waited(self._now(), self._supervisor.progress() if self._core.running else ()))
 
@@ -345,10 +346,11 @@ class Agent:
     def _do(self, actions: act.Actions) -> None:
         for action in actions:
             self._handlers[type(action)](self, action)
-        if self._core.running:
-            self._runs.set()
-        else:
-            self._runs.clear()
+        for event, holds in ((self._runs, self._core.running), (self._orphaned, self._core.orphaned)):
+            if holds:
+                event.set()
+            else:
+                event.clear()
 
     def _report(self, action: act.Tell) -> None:
         self._record(action.data, action.mono)
@@ -403,9 +405,10 @@ class Agent:
             self._watching = self._spawn(self._watch_first_steps())
 
     async def _watch_first_steps(self) -> None:
+        began = self._now()
         while self._core.awaits_steps:
             self._do(self._core.looked(self._supervisor.progress()))
-            await asyncio.sleep(FIRST_STEP_POLL_S)  # shared memory has no notification
+            await asyncio.sleep(max(FIRST_STEP_POLL_S, (self._now() - began) / 50))  # known to 2 %
 
     async def _watch_exits(self) -> None:
         async for ended in self._supervisor.exits():

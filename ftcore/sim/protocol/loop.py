@@ -79,7 +79,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._turns = False
         self._killed = False
         self._frozen = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._context = Context()
+        self._tasks: list[asyncio.Task[Any]] = []
         self._fuse: tuple[int, Callable[[], object]] | None = None
         self.create_future = partial(Future, loop=self)  # type: ignore[method-assign]
 
@@ -106,8 +107,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def dispose(self) -> None:
         """Close the tasks of a killed process; only after the end of the simulation."""
-        tasks, self._tasks = self._tasks, set()
+        tasks, self._tasks = self._tasks, []
         for task in tasks:
+            if task.done():
+                continue
             try:
                 coroutine = task.get_coro()
                 assert isinstance(coroutine, Coroutine)
@@ -179,7 +182,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Callback:
         """Run a callback in ``delay`` seconds."""
-        handle = _Callback(callback, args, copy_context() if context is None else context, self)
+        handle = _Callback(callback, args, self._context if context is None else context, self)
         clock, offset = self._clock, self._offset
         clock.at(round(((clock.now + offset) / 1e9 + delay) * SECOND) - offset, handle.ring)
         return handle
@@ -188,15 +191,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Callback:
         """Run a callback at a time."""
-        handle = _Callback(callback, args, copy_context() if context is None else context, self)
+        handle = _Callback(callback, args, self._context if context is None else context, self)
         self._clock.at(ns(when) - self._offset, handle.ring)
         return handle
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> "asyncio.Task[Any]":
-        """A task of this loop, referenced until it is done."""
+        """A task of this loop, referenced until the end of the simulation: to forget it earlier costs a callback."""
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.append(task)
         return task
 
     def run_in_executor(  # type: ignore[override]
