@@ -56,6 +56,15 @@ class ElasticLoader:
         """Return how many steps train on so many epochs, without skipped samples; the last one may go beyond."""
         return -(-epochs * self._stream.order.size // self._batch.size)
 
+    def set_batch(self, batch: RankBatch) -> None:
+        """Take another part of the global batch from the next step on: of a round with another number of ranks.
+
+        Args:
+            batch: this rank's part, of ``TrainingJob.global_batch``.
+        """
+        self._changes += batch != self._batch
+        self._batch = batch
+
     def skip(self, first: int, after: int) -> None:
         """Leave out places of the order from now on; see ``SampleStream.skip``. Call it on all ranks."""
         self._stream.skip(first, after)
@@ -93,9 +102,8 @@ class ElasticLoader:
         return {**self.state_dict(), "batch": self._batch.size}
 
     def __iter__(self) -> Iterator[list[Any]]:
-        count = len(self._batch.micro_batches)
         while True:
-            changes = self._changes
+            changes, count = self._changes, len(self._batch.micro_batches)
             parts = iter(DataLoader(self._dataset, batch_sampler=self._batches(), **self._seeded()))
             while self._changes == changes:
                 step = [next(parts) for _ in range(count)]

@@ -121,6 +121,17 @@ def order_rest_stop(turn: Turn, incident: IncidentState) -> bool:
     return True
 
 
+def order_surplus_stop(turn: Turn, grace_s: float, incident: str | None) -> None:
+    """Stop parked workers of nodes that have no place in the new world."""
+    state = turn.state
+    seated = {member.node for member in state.rounds.world.members} if state.rounds.world is not None else set()
+    parked = [node.node for node in state.membership.alive() if node.phase is NodePhase.PARKED]
+    names = tuple(name for name in parked if name not in seated)
+    if names:
+        command = StopWorkers(round=newest_round(state), grace_s=grace_s)
+        order(turn, command, names, grace_s + STOP_MARGIN_S, incident=incident)
+
+
 def order_store(turn: Turn, round_: Round, incident: str | None, without: tuple[str, ...] = ()) -> bool:
     """Order the node with the first ranks to serve the round's store, unless that is already ordered.
 

@@ -17,6 +17,7 @@ from ftcore.engine.dispatch import (
     order_rest_stop,
     order_stop,
     order_store,
+    order_surplus_stop,
     release_of,
 )
 from ftcore.engine.ending import finish
@@ -209,6 +210,7 @@ def advance_forming(turn: Turn) -> bool:
         incident=incident,
     )
     order(turn, StartWorkers(round=Round(plan.round)), (), spec.timing.start_timeout_s, incident=incident)
+    order_surplus_stop(turn, spec.timing.stop_grace_s, incident)
     return True
 
 

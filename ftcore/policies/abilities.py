@@ -19,6 +19,7 @@ DECLARED_BY: dict[Ability, str] = {
     A.PAUSE: "a script that can pause at a step boundary",
     A.RETRY: "a script that can compute a failed step again in place",
     A.PARK: "a script that can keep its state from one round to the next",
+    A.RESIZE: "a script whose processes can go on with another number of ranks (`steps(resizes=True)`)",
     A.SAVE: "a script that can save a checkpoint when told",
     A.CHECKPOINT: "a script that saves on request (`ftcore.worker.on_save`)",
     A.INTERVAL: "a script that leaves the interval of saves to ftcore (`persist_every='auto'`)",
@@ -31,7 +32,7 @@ DECLARED_BY: dict[Ability, str] = {
 LACKS = "needs "
 """Prefix of the reason of a policy that is skipped because the job lacks an ability."""
 
-OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT, A.SAVE, A.INTERVAL, A.RETRY, A.PARK)
+OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT, A.SAVE, A.INTERVAL, A.RETRY, A.PARK, A.RESIZE)
 """Abilities that the running workers report themselves (``workers.stepped``); no file declares them."""
 
 OF_REGISTERED: tuple[Ability, ...] = (A.ROLLBACK, A.SKIP)

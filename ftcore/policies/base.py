@@ -41,6 +41,8 @@ class Ability(StrEnum):
     """Workers can load the state before a step and compute it again, in the same processes with new process groups."""
     PARK = "park"
     """Workers can leave a round and enter the next one, in which other processes are new."""
+    RESIZE = "resize"
+    """Workers can leave a round and enter the next one with another number of ranks."""
     SAVE = "save"
     """Workers can save a checkpoint on request, also when other ranks are lost."""
     CHECKPOINT = "checkpoint"

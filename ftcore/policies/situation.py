@@ -196,6 +196,15 @@ def hands_over(job: JobState) -> bool:
     return follows(job, HANDOVER) and registers_state(job) and all_workers_alive(job)
 
 
+def stays_in_another_size(incident: IncidentState, job: JobState, policy: str) -> bool:
+    """Whether living workers may go on as they are in a world of another size.
+
+    Not again if the policy has led to no step in this incident, or a restart has: their state is suspect.
+    """
+    suspect = has_tried(incident, job, policy) or job.history.streak > 0
+    return job.can(Ability.RESIZE) and not suspect and any_worker_alive(job)
+
+
 def any_worker_alive(job: JobState) -> bool:
     """Whether some member of the newest world may still have a worker with its state."""
     holding = (NodePhase.RUNNING, NodePhase.PAUSED, NodePhase.PARKED, NodePhase.FAULTED)

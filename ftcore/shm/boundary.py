@@ -37,6 +37,7 @@ SKIPS: Final = 16
 PACED: Final = 32
 RETRIES: Final = 64
 PARKS: Final = 128
+RESIZES: Final = 256
 ABILITIES: Final = {
     WAITS: "pause",
     SAVES: "checkpoint",
@@ -46,6 +47,7 @@ ABILITIES: Final = {
     PACED: "interval",
     RETRIES: "retry",
     PARKS: "park",
+    RESIZES: "resize",
 }
 """Abilities of the job (``ftcore.policies.base.Ability``) by bit."""
 

@@ -14,18 +14,17 @@ an error of ours in a step is one line on standard error.
 """
 
 import contextlib
-import json
 import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from ftcore.batch import BatchRule, BatchTotal, RankBatch, batch_total, rank_batch, wrong_sizes
+from ftcore.batch import RankBatch
 from ftcore.errors import CheckpointError
-from ftcore.shm.boundary import GOES_BACK, PACED, PARKS, RETRIES, STAGES
+from ftcore.shm.boundary import GOES_BACK, PACED, PARKS, RESIZES, RETRIES, STAGES
 from ftcore.shm.page import PageWriter
-from ftcore.worker import _connections, _environment, _groups, _rounds
+from ftcore.worker import _batch, _connections, _environment, _groups, _rounds
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._data import RegisteredData
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
@@ -62,6 +61,7 @@ class TrainingJob:
         self._save_every = self._persist_every = 0
         self._pace: BoundaryWords | None = None
         self._until: int | None = None
+        self._resizes = False
         self._said = ""
         self._builders: list[Callable[[], object]] = []
         self._link: _rounds.RoundLink | None = None
@@ -185,6 +185,7 @@ class TrainingJob:
         save_every: int = 1,
         persist_every: int | Literal["auto"] = "auto",
         start: int = 0,
+        resizes: bool = False,
     ) -> Iterator[TrainingStep]:
         """Restore the state, and yield the steps that remain.
 
@@ -198,6 +199,8 @@ class TrainingJob:
                 the master chooses the number from the time that a save takes and the job's failures.
             start: steps that were completed before, if nothing is restored: the script has loaded a checkpoint of its
                 own.
+            resizes: this process can go on with another number of ranks, when the job shrinks or grows: in functions of
+                ``on_round``, the script takes anew what depends on that number, as ``global_batch`` or ``WORLD_SIZE``.
 
         Raises:
             ValueError: a number is below 0, or ``persist_every`` is another text.
@@ -207,7 +210,7 @@ class TrainingJob:
         if not isinstance(chosen, int) or min(save_every, chosen, until or 0, start) < 0:
             found = f"{until}, {save_every}, {persist_every}, {start}"
             raise ValueError(f"expected numbers of at least 0, or 'auto' for persist_every; found {found}")
-        self._save_every, self._persist_every, self._until = save_every, chosen, until
+        self._save_every, self._persist_every, self._until, self._resizes = save_every, chosen, until, resizes
         if persist_every == "auto":
             self._leave_interval()
         return self._steps(self.load() or start)
@@ -258,7 +261,8 @@ class TrainingJob:
     def global_batch(self, size: int, micro: int = 0) -> RankBatch:
         """Return which samples of each step this rank computes, so that all ranks together compute ``size``.
 
-        It holds for this process: in a later round, possibly with another number of ranks, the script runs again.
+        It holds for this round. The script runs again in a round with another number of ranks, or calls this again in a
+        function of ``on_round`` (``steps(resizes=True)``).
 
         Args:
             size: samples of one optimizer step over all ranks. ``ftrun --global-batch`` replaces both arguments.
@@ -267,18 +271,7 @@ class TrainingJob:
         Raises:
             ValueError: the sizes are wrong, or there are more ranks than samples.
         """
-        text = os.environ.get(_environment.BATCH_ENV, "")
-        rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        if text:
-            found = json.loads(text)
-            total = BatchTotal(int(found["size"]), int(found["micro"]), float(found["lr_scale"]))
-        elif why := wrong_sizes(size, micro):
-            raise ValueError(f"global_batch: {why}")
-        else:
-            total = batch_total(size, micro, BatchRule.KEEP, 1, 1, ranks)
-        if total.size < ranks:
-            raise ValueError(f"global_batch: {total.size} samples cannot be shared by {ranks} ranks")
-        return rank_batch(total, rank, ranks)
+        return _batch.batch_of_round(size, micro)
 
     def on_round(self, build: _Build) -> _Build:
         """Call a function that builds what holds a process group, now and in each later round; usable as a decorator.
@@ -366,7 +359,8 @@ class TrainingJob:
             return
         words = progress().boundary_words
         if words is not None and _groups.can_retry() and not self._collection.refers_to_groups():
-            words.can(RETRIES | (PARKS if _groups.can_park() else 0))
+            parks = PARKS | (RESIZES if self._resizes else 0)
+            words.can(RETRIES | (parks if _groups.can_park() else 0))
 
     def _can_leave(self) -> bool:
         words = progress().boundary_words

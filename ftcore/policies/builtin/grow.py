@@ -11,7 +11,7 @@ from ftcore.ids import SECOND, seconds
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import RoundOptions, cooling_s
 from ftcore.policies.options import Options, number, span
-from ftcore.policies.situation import hands_over, is_alive, largest_world, members
+from ftcore.policies.situation import hands_over, is_alive, largest_world, members, stays_in_another_size
 from ftcore.policies.traits import Trait, declares, having, limit, named, options_of
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import NodePhase
@@ -56,6 +56,8 @@ class Grow:
         "passes while less than `reserve` of the restarts of `process_restart` are left: growing may cost a restart",
         "waits for the next checkpoint if the script reports them, so that few steps are lost; not if the script "
         "registered its state: then it is saved at the step boundary where the workers stop",
+        "keeps the processes if the script reports the ability `resize`: they load the newest state from memory and "
+        "go on beside the new ones",
         "does not add nodes that were at fault within `steady`; the time doubles with each further fault of the node",
     )
     kinds: ClassVar[tuple[str, ...]] = ("opportunity",)
@@ -83,7 +85,8 @@ class Grow:
         why, again_s = _restarts_run_out(job, options.reserve)
         if why:
             return Pass(reason=why, again_s=again_s)
-        wait_s = 0.0 if just_shrunk or hands_over(job) else _until_saved(job, options.checkpoint)
+        parks = stays_in_another_size(incident, job, self.name)
+        wait_s = 0.0 if just_shrunk or parks or hands_over(job) else _until_saved(job, options.checkpoint)
         if wait_s > 0:
             most = format_duration(round(wait_s))
             reason = f"waits for the next checkpoint, at most {most}: a restart now would lose steps"
@@ -91,10 +94,16 @@ class Grow:
         return Take(
             plan=PlanKind.RESTART,
             reason=f"{plural(count, 'node')} instead of {now} can train"
+            + (" in the same processes" if parks else "")
             + (f"; {listed(admitted)} was admitted again" if admitted else ""),
             grace_s=options.grace,
             deadline_s=options.deadline,
-            terms=Terms(want=count, avoid=unsteady, patience_s=job.spec.timing.join_window_s),
+            terms=Terms(
+                want=count,
+                avoid=unsteady,
+                survivors="park" if parks else "stop",
+                patience_s=job.spec.timing.join_window_s,
+            ),
         )
 
 

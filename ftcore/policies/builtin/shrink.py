@@ -24,6 +24,7 @@ from ftcore.policies.situation import (
     members,
     nodes_left,
     requested_node,
+    stays_in_another_size,
     unfit,
 )
 from ftcore.policies.traits import Trait, declares
@@ -56,6 +57,8 @@ class Shrink:
         "quarantines a node that it removed for a hardware fault or for repeated faults (`isolate`), until an operator "
         "admits it",
         "takes a request to drain or to evict a node of the world",
+        "keeps the living processes if the script reports the ability `resize`: they load the newest state from memory "
+        "and go on with fewer ranks",
         "passes if fewer nodes would remain than the job or `min_nodes` requires",
         "passes when `max_shrinks` in `window` are spent",
     )
@@ -82,15 +85,18 @@ class Shrink:
             return Pass(reason=why)
         assert job.spec is not None
         isolate = bool(out) and _isolates(incident, job, options, requested)
+        parks = stays_in_another_size(incident, job, self.name)
         return Take(
             plan=PlanKind.RESTART,
             reason=_reason(incident, job, tuple(dict.fromkeys((*lost, *out))), count)
+            + (" in the same processes" if parks else "")
             + (f"; {listed(out)} is kept out" if isolate else ""),
             **round_terms(job, incident, options),
             terms=Terms(
                 exclude=out,
                 quarantine=out if isolate else (),
                 want=count,
+                survivors="park" if parks else "stop",
                 patience_s=job.spec.timing.join_window_s,
             ),
         )

@@ -92,6 +92,7 @@ SAID_BY_SCRIPT = (
     Ability.PAUSE,
     Ability.RETRY,
     Ability.PARK,
+    Ability.RESIZE,
     Ability.SAVE,
     Ability.ROLLBACK,
     Ability.SKIP,

@@ -85,7 +85,9 @@ class Environment(ABC):
             )
         self.board = Switchboard(self.net, self.chance, options.twice, self.sent, self.heard)
         self.conditions = Conditions(self.clock, self.chance, self.training, options.faults)
-        self._warming = random.Random(f"warm {options.seed}")  # a separate stream, as for the job's shape
+        # Separate streams, as for the job's shape.
+        self.resizes = random.Random(f"resize {options.seed}").random() < 0.5
+        self._warming = random.Random(f"warm {options.seed}")
 
     def trace(self, text: str) -> None:
         """Add a line to the trace."""

@@ -62,7 +62,8 @@ class SimSupervisor:
         self._ends: asyncio.Queue[WorkerExit] = asyncio.Queue()
         stages = STAGES if sim.saved is not None else 0
         able = (WAITS | SAVES if sim.options.capable else 0) | stages
-        self._abilities = (*BoundaryState(able).abilities, *(IN_PROCESS if sim.options.capable else ()))
+        stays = (*IN_PROCESS, *(("resize",) if sim.resizes else ())) if sim.options.capable else ()
+        self._abilities = (*BoundaryState(able).abilities, *stays)
         self._at_boundaries = BoundaryPerformer(self, self.progress)
 
     # -- ports.Supervisor

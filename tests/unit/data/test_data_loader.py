@@ -144,6 +144,21 @@ def test_the_seeds_of_processes_follow_from_the_position() -> None:
     assert noise({**state, "position": 24}) != noise(state)
 
 
+def test_a_rank_takes_another_part_from_the_next_step_on() -> None:
+    """What was read ahead for the part before is dropped; no sample is lost. An equal part changes nothing."""
+    undisturbed = taken(world(1), 3)
+    loaders = world(2)
+    for loader in loaders:
+        loader.take_declaration()
+        loader.set_batch(loader._batch)
+        assert loader.take_declaration() is None
+    reading = [iter(loader) for loader in loaders]
+    assert sorted(int(n) for each in reading for part_ in next(each) for n in part_) == sorted(undisturbed[0])
+    loaders[0].set_batch(part(0, 1))
+    assert loaders[0].take_declaration() is not None
+    assert [[int(n) for each in next(reading[0]) for n in each] for _ in range(2)] == undisturbed[1:]
+
+
 def test_steps_and_epoch() -> None:
     loader = ElasticLoader(Numbers(), part(0, 1))
     assert (loader.steps(1), loader.steps(2)) == (9, 18)

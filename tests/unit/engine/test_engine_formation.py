@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from ftcore.batch import BatchRule
-from ftcore.commands import OpenStore
+from ftcore.commands import OpenStore, ParkWorkers, StopWorkers
 from ftcore.engine.master import refusal
 from ftcore.engine.orders import slice_of
 from ftcore.events.job import BatchSpec, JobSpec
@@ -161,6 +161,21 @@ def test_an_unstable_node_is_quarantined(seen):
     driver.join("n1")
     on(driver)
     assert world(driver) == ["n0", "n1"], "at once: no timer is waited for"
+
+
+def test_parked_workers_without_a_place_in_the_new_world_are_stopped():
+    """Nodes count in pairs: of three with waiting workers, two go on, and the third becomes a standby node."""
+    spec = JobSpec(argv=("t.py",), nodes_min=2, nodes_max=4, node_unit=2)
+    driver = JobDriver(spec=spec, abilities=("retry", "park", "resize"))
+    driver.submit()
+    joined(driver, "n0", "n1", "n2", "n3")
+    on(driver)
+    driver.lose("n1")
+    on(driver)
+    assert world(driver) == ["n0", "n2"] and driver.state.membership.nodes["n3"].phase == "standby"
+    ordered = [event.data for event in driver.events if event.type == "action.ordered"]
+    assert [data.nodes for data in ordered if isinstance(data.command, ParkWorkers)] == [("n0", "n2", "n3")]
+    assert [data.nodes for data in ordered if isinstance(data.command, StopWorkers)] == [("n3",)]
 
 
 def test_growth_follows_a_checkpoint():

@@ -24,6 +24,15 @@ def test_standby_nodes_are_taken_in():
     assert (verdict.terms.want, verdict.reason) == (3, "3 nodes instead of 2 can train")
 
 
+def test_processes_that_can_go_on_in_a_larger_world_are_kept():
+    """No step is lost, so no checkpoint is waited for."""
+    job, about = grown(abilities=("retry", "park", "resize"))
+    job.training.committed = ago(job, 300)
+    verdict = ask("grow", about, job)
+    assert isinstance(verdict, Take)
+    assert (verdict.terms.survivors, verdict.reason) == ("park", "3 nodes instead of 2 can train in the same processes")
+
+
 def test_no_larger_world_is_no_reason_to_restart():
     """One node more is not enough where nodes count in pairs."""
     job, about = grown(unit=2)

@@ -333,6 +333,21 @@ def test_shrink_takes_a_node_out_on_request(wish, kept_out):
     assert isinstance(ask("shrink", request(job, wish, "node9"), job), Pass)
 
 
+def test_shrink_keeps_processes_that_can_go_on_in_a_smaller_world():
+    """Not if the last round led to no step: their state is suspect then."""
+    driver = running(3, least=2, abilities=("retry", "park", "resize"))
+    driver.lose("node1")
+    verdict = ask("shrink", incident(driver.state, "node-lost"), driver.state)
+    assert isinstance(verdict, Take)
+    assert verdict.terms.survivors == "park"
+    assert verdict.reason == "the job goes on with 2 of 3 nodes, without node1 in the same processes"
+    for more, streak in (({"tried": ["shrink"]}, 0), ({}, 1)):
+        driver.state.history.streak = streak
+        verdict = ask("shrink", incident(driver.state, "node-lost", **more), driver.state)
+        assert isinstance(verdict, Take)
+        assert verdict.terms.survivors == "stop"
+
+
 def test_shrinking_has_a_budget():
     """Who loses node after node has another problem."""
     driver = running(3, least=1)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 
@@ -14,9 +14,23 @@ from ftcore.runtime.agent.workers.pages import WorkerPage
 from ftcore.runtime.agent.workers.parking import RoundChannel, WorkerFault
 from ftcore.runtime.agent.workers.stackfile import StackFile
 from ftcore.runtime.agent.workers.warm_link import ParkedWorker
-from ftcore.shm.boundary import PARKS, RETRIES
+from ftcore.shm.boundary import PARKS, RESIZES, RETRIES
 
 ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
+
+
+class WorkerPlace(NamedTuple):
+    """What a process can change only if its script says so: its global rank, and how many there are; -1: not known.
+
+    Args:
+        rank: its global rank.
+        ranks: number of ranks.
+        local_ranks: number of ranks of its node.
+    """
+
+    rank: int
+    ranks: int
+    local_ranks: int
 
 
 @attrs.define
@@ -33,7 +47,7 @@ class LocalWorker:
         stacks: where it writes its stacks.
         channel: the channel by which it leaves and enters rounds.
         error_file: its error file.
-        place: its place among the ranks; see ``place_of``.
+        place: its place among the ranks in the present round.
         exitcode: its exit code; None: it runs.
         waits: it has left its round, and waits for the next one.
         dropped: it did not leave its round in time, and was killed.
@@ -51,7 +65,7 @@ class LocalWorker:
     stacks: StackFile
     channel: RoundChannel
     error_file: str
-    place: tuple[str | None, ...]
+    place: WorkerPlace
     exitcode: int | None = None
     waits: bool = False
     dropped: bool = False
@@ -74,8 +88,14 @@ class LocalWorker:
         """Whether its script goes on with a new process in place of another one."""
         return bool(self.page.orders.read().able & PARKS)
 
-    def renew(self, stdout: OutputPipe, stderr: OutputPipe) -> None:
+    def fits(self, launch: Launch) -> bool:
+        """Whether it can be the process of its local rank in a round."""
+        place, resizes = place_of(launch, self.local_rank), self.page.orders.read().able & RESIZES
+        return place == self.place or bool(resizes and place.local_ranks == self.place.local_ranks)
+
+    def renew(self, launch: Launch, stdout: OutputPipe, stderr: OutputPipe) -> None:
         """Give it what a new process of a round has; see ``enter``. Raises ``OSError``."""
+        self.place = place_of(launch, self.local_rank)
         self.former = [pipe for pipe in (*self.former, self.stdout, self.stderr) if not pipe.ended]
         self.stdout, self.stderr = stdout, stderr
         self.page.close()
@@ -134,10 +154,10 @@ def clear_error_file(env: Mapping[str, str], log_dir: str, note: Callable[[str],
     return error_file
 
 
-def place_of(launch: Launch, local_rank: int) -> tuple[str | None, ...]:
-    """What a process cannot change: its rank, the number of ranks, and that of the node."""
+def place_of(launch: Launch, local_rank: int) -> WorkerPlace:
+    """The place of a local rank in a round."""
     env = launch.envs[local_rank] if local_rank < len(launch.envs) else {}
-    return tuple(env.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    return WorkerPlace(*(int(env.get(name) or -1) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
 
 
 async def ask_to_leave(workers: Sequence[LocalWorker], grace_s: float) -> None:
@@ -148,7 +168,7 @@ async def ask_to_leave(workers: Sequence[LocalWorker], grace_s: float) -> None:
         grace_s: longest wait in seconds. A script that cannot leave is not waited for.
     """
     able = [worker for worker in workers if worker.page.orders.read().able & RETRIES]
-    damaged = [int(worker.place[0] or 0) for worker in able if worker.damaged]
+    damaged = [worker.place.rank for worker in able if worker.damaged]
     loop = asyncio.get_running_loop()
     until = loop.time() + grace_s
     for first in (True, False):  # what the damaged ones lack, others save after them

@@ -283,9 +283,7 @@ class LocalSupervisor:
     def _waiting_for(self, launch: Launch) -> dict[int, LocalWorker]:
         """The workers that enter the round as they are; none if another one runs, or one has another rank there."""
         alive = self._alive() if self._active else []
-        if not all(
-            worker.waits and worker.place == local_worker.place_of(launch, worker.local_rank) for worker in alive
-        ):
+        if not all(worker.waits and worker.fits(launch) for worker in alive):
             return {}
         return {worker.local_rank: worker for worker in alive}
 
@@ -356,7 +354,7 @@ class LocalSupervisor:
         env, log_dir = launch.envs[worker.local_rank], launch.log_dirs[worker.local_rank]
         worker.error_file = local_worker.clear_error_file(env, log_dir, self._note_file)
         stdout = self._stream(STDOUT, "stdout.log", env, log_dir, worker.local_rank)
-        worker.renew(stdout, self._stream(STDERR, "stderr.log", env, log_dir, worker.local_rank))
+        worker.renew(launch, stdout, self._stream(STDERR, "stderr.log", env, log_dir, worker.local_rank))
 
     def _noticed(self, worker: LocalWorker, found: Mapping[str, Any]) -> None:
         fault = fault_of(found, self._round, worker.local_rank)
