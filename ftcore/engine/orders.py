@@ -46,6 +46,7 @@ class Slice:
         max_restarts: the budget of restarts in force; 0 if the chain has no restarts.
         resume_step: after a rollback: the step to resume from, even if newer checkpoints exist.
         skips: the data to skip.
+        lr_factor: factor for the learning rate that the script sets.
         resume: the state to load, if the script registered its state; None: ftcore holds none.
         batch: the global batch; None: the job does not declare it.
         buddies: the nodes to which its shards are copied.
@@ -69,6 +70,7 @@ class Slice:
     max_restarts: int
     resume_step: int | None = None
     skips: tuple[Skip, ...] = ()
+    lr_factor: float = 1.0
     resume: Resume | None = None
     batch: WorldBatch | None = None
     buddies: tuple[Buddy, ...] = ()
@@ -172,6 +174,7 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         max_restarts=budget,
         resume_step=state.training.resume_step,
         skips=tuple(state.training.skips),
+        lr_factor=state.training.lr_factor,
         resume=world.resume,
         batch=world.batch,
         buddies=tuple(_buddy(state, world.members[seat].node) for seat in world.buddies_of(group_rank)),

@@ -26,7 +26,7 @@ from ftcore.engine.health import check_again, check_first, check_needed
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionDone
 from ftcore.events.incident import IncidentEscalated, IncidentResolved
-from ftcore.events.job import DataSkipped, JobFinished, JobRolledBack
+from ftcore.events.job import DataSkipped, JobFinished, JobRolledBack, LearningRateLowered
 from ftcore.events.node import NodeQuarantined
 from ftcore.events.world import MEMBERS_PER_EVENT, RoundPlanned, RoundStarted, WorldFormed, WorldMembers
 from ftcore.ids import Round
@@ -132,6 +132,15 @@ def _plan_round(turn: Turn, incident: IncidentState) -> bool:
                 step=terms.rollback_to, amount=terms.skip, unit=terms.skip_unit, reason=incident.fault.summary
             )
             turn.emit(skipped, incident=incident.id)
+        if terms.lr_factor != 1.0:
+            before = state.training.lr_factor
+            lowered = LearningRateLowered(
+                step=terms.rollback_to,
+                factor=before * terms.lr_factor,
+                before=before,
+                reason=incident.fault.summary,
+            )
+            turn.emit(lowered, incident=incident.id)
     world = state.rounds.world
     last = len(world.members) if world is not None else usable(state.spec.nodes_max, state.spec)
     window_s, give_up_s = timing.join_window_s, timing.return_window_s

@@ -226,6 +226,24 @@ class JobRolledBack(Payload):
     reason: str
 
 
+@decision("learning_rate.lowered")
+@attrs.frozen(kw_only=True, repr=False)
+class LearningRateLowered(Payload):
+    """The learning rate is lowered, for the next round and all later ones of the job.
+
+    Args:
+        step: the step after which it is lower.
+        factor: factor for the learning rate that the script sets, over all lowerings.
+        before: that factor before.
+        reason: why.
+    """
+
+    step: int
+    factor: float
+    before: float
+    reason: str
+
+
 @decision("data.skipped")
 @attrs.frozen(kw_only=True, repr=False)
 class DataSkipped(Payload):

@@ -168,6 +168,7 @@ class Terms(Payload):
         tolerate: the number of the step whose abnormal values are accepted from the next round on; 0: none.
         skip: amount of data to skip from that step on.
         skip_unit: ``batches`` or ``tokens``.
+        lr_factor: factor for the learning rate from the next round on, for a plan that goes back; 1: it stays.
         alert: the message of the alert, for a plan ``tell``.
         severity: its severity: ``info``, ``warning`` or ``critical``.
     """
@@ -188,6 +189,7 @@ class Terms(Payload):
     alert: str = ""
     severity: str = "warning"
     tolerate: int = 0
+    lr_factor: float = 1.0
 
 
 @decision("policy.considered")

@@ -19,6 +19,7 @@ from ftcore.policies.builtin.dying_checkpoint import DyingCheckpoint
 from ftcore.policies.builtin.evict_straggler import EvictStraggler
 from ftcore.policies.builtin.grow import Grow
 from ftcore.policies.builtin.hot_swap import HotSwap
+from ftcore.policies.builtin.lower_learning_rate import LowerLearningRate
 from ftcore.policies.builtin.pod_replacement import PodReplacement
 from ftcore.policies.builtin.process_restart import ProcessRestart
 from ftcore.policies.builtin.recompute_step import RecomputeStep
@@ -41,6 +42,7 @@ BUILT_IN: dict[str, Policy] = {
         HotSwap(),
         DyingCheckpoint(),
         RollbackAndSkip(),
+        LowerLearningRate(),
         ProcessRestart(),
         PodReplacement(),
         Shrink(),
@@ -70,7 +72,8 @@ DEFAULT_ORDER = (
 ``pod_replacement`` is above ``process_restart`` because it only takes faults of nodes, and because a platform without
 capacity must not end the job: if it declines, the job restarts on the remaining or returning nodes.
 
-``recompute_step``, ``rollback_and_skip`` and ``alert`` are not included: no default fits their detectors and targets.
+``recompute_step``, ``rollback_and_skip``, ``lower_learning_rate`` and ``alert`` are not included: no default fits their
+detectors and targets.
 """
 
 

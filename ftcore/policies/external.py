@@ -391,6 +391,8 @@ def _check_round(terms: Terms, job: JobState) -> str:
         return f"terms.rollback_to: the job has no checkpoint of step {terms.rollback_to}"
     if terms.tolerate < 0:
         return f"terms.tolerate: {terms.tolerate}, expected the number of a step, or 0 for none"
+    if not 0 < terms.lr_factor <= 1 or (terms.lr_factor < 1 and terms.rollback_to is None):
+        return f"terms.lr_factor: {terms.lr_factor:g}, expected more than 0 up to 1, and terms.rollback_to below 1"
     if terms.skip < 0 or terms.skip_unit not in ("batches", "tokens"):
         return f"terms.skip: {terms.skip} {_shown(terms.skip_unit)}, expected a count of batches or tokens"
     return ""

@@ -25,6 +25,9 @@ BATCH_ENV: Final = "FTCORE_BATCH"
 SKIP_ENV: Final = "FTCORE_SKIP"
 """What rollbacks of this run skip: after which step, and how many batches."""
 
+LR_FACTOR_ENV: Final = "FTCORE_LR_FACTOR"
+"""Factor for the learning rate of all optimizers."""
+
 PERSIST_EVERY_ENV: Final = "FTCORE_PERSIST_EVERY"
 """Steps between two saves to storage, if the master has chosen before this round."""
 
@@ -58,6 +61,11 @@ def skips() -> dict[int, int]:
         if each["unit"] == "batches":
             found[each["step"]] = found.get(each["step"], 0) + each["amount"]
     return found
+
+
+def lr_factor() -> float:
+    """The factor for the learning rate; 1: the rates are those of the script."""
+    return float(os.environ.get(LR_FACTOR_ENV) or 1.0)
 
 
 def resume(checkpoints: str) -> "SavedStep | None":

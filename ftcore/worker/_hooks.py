@@ -20,9 +20,10 @@ from types import FrameType
 from typing import Any, Final
 
 from ftcore.shm.phases import OPTIMIZER
-from ftcore.worker import _groups, _phase_hooks, _roles, _section_hooks
+from ftcore.worker import _groups, _phase_hooks, _rate, _roles, _section_hooks
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._hidden import hidden
+from ftcore.worker._imports import when_imported
 from ftcore.worker._progress import progress
 
 STATE_DICT: Final = "torch.distributed.checkpoint.state_dict"
@@ -97,7 +98,7 @@ def _group_timeout_s() -> float | None:
 def install() -> None:
     """Count the steps of this process's first optimizer: from now on, or after torch is imported."""
     if "torch" not in sys.modules:
-        sys.meta_path.insert(0, _WhenImported("torch", install))
+        when_imported("torch", install)
         return
     from torch import autograd
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -116,6 +117,7 @@ def install() -> None:
             # below=False: a compiled autograd below it stays compiled.
             autograd.backward = hidden(_stamped(plain, hidden), below=False)
 
+    _rate.install()
     _groups.install()
     _section_hooks.install()
     when_imported("torch.distributed.distributed_c10d", _section_hooks.install_distributed)
@@ -124,51 +126,7 @@ def install() -> None:
     if "torch._dynamo" in sys.modules:
         hide()
     else:  # nothing is traced before the script imports it; the import takes a second, so it is not forced
-        sys.meta_path.insert(0, _WhenImported("torch._dynamo", hide))
-
-
-def when_imported(module: str, callback: Callable[[], None]) -> None:
-    """Call a function now if a module is imported, else right after its first import."""
-    if module in sys.modules:
-        callback()
-    else:
-        sys.meta_path.insert(0, _WhenImported(module, callback))
-
-
-class _WhenImported:
-    """Calls a function right after the first import of a module, then removes itself.
-
-    Args:
-        module: the module's full name.
-        callback: the function.
-    """
-
-    def __init__(self, module: str, callback: Callable[[], None]) -> None:
-        self._module, self._callback = module, callback
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """See ``importlib.abc.MetaPathFinder``: the spec of another finder; the function runs after its execution."""
-        if name != self._module:
-            return None
-        sys.meta_path.remove(self)
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
-        spec = next((spec for spec in found if spec is not None), None)
-        if spec is None or spec.loader is None:
-            sys.meta_path.insert(0, self)
-            return spec
-        loader: Any = spec.loader
-        inner = vars(loader).get("exec_module")  # of another instance that waits for the same module
-
-        def exec_module(module: Any) -> None:
-            vars(loader).pop("exec_module", None)
-            (inner or loader.exec_module)(module)
-            try:
-                self._callback()
-            except Exception as error:  # another torch version: training continues without counted steps
-                print(f"ftcore: cannot count steps with this torch: {type(error).__name__}: {error}", file=sys.stderr)
-
-        loader.exec_module = exec_module
-        return spec
+        when_imported("torch._dynamo", hide)
 
 
 def _stamped(plain: Any, hide: Callable[[Any], Any]) -> Any:

@@ -24,7 +24,7 @@ from ftcore.batch import RankBatch
 from ftcore.errors import CheckpointError
 from ftcore.shm.boundary import GOES_BACK, PACED, PARKS, RESIZES, RETRIES, STAGES
 from ftcore.shm.page import PageWriter
-from ftcore.worker import _batch, _connections, _environment, _groups, _rounds
+from ftcore.worker import _batch, _connections, _environment, _groups, _rate, _rounds
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._data import RegisteredData
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
@@ -441,6 +441,7 @@ class TrainingJob:
         if self._pace is not None and page.boundary is not None:
             self._persist_every, self._pace = int(os.environ.get(_environment.PERSIST_EVERY_ENV, "0")), page.boundary
         self._norm_limit, self._tolerated = _environment.norm_threshold(), _environment.tolerated()
+        _rate.install()
         rank, local_rank, round_ = _environment.ranks_and_round()
         self._keeper.new_round(rank, local_rank, round_, _environment.local_ranks())
         self._stager.new_round(round_)

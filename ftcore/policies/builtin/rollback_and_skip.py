@@ -7,17 +7,16 @@ Almazrouei et al., 2023). If a spike recurs after a rollback, the next rollback 
 
 from typing import Annotated, ClassVar, Literal
 
-from ftcore.commands import CommitCheckpoint
-from ftcore.events.policy import CHECKPOINTS_KEPT, Terms
+from ftcore.events.policy import Terms
 from ftcore.events.worker import CURVES
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import StartOptions, attempts, spent
 from ftcore.policies.options import OptionRule, Options, Text, number, says, span, takes_nothing
-from ftcore.policies.situation import all_workers_alive, class_of, in_a_row, kind_of, script_declares
+from ftcore.policies.rollback import STEP_UNKNOWN, goes_back_in_place, newest_kept, nothing_kept
+from ftcore.policies.situation import class_of, in_a_row, kind_of, script_declares
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
-from ftcore.states.revisions import IN_PROCESS, NEWER_FIRST, follows
 from ftcore.wording import format_duration
 
 
@@ -83,7 +82,7 @@ class RollbackAndSkip:
             return Pass(reason=f"not an observation in `on`: {', '.join(options.on)}")
         step = incident.fault.step
         if step is None or not incident.fault.absolute:
-            return Pass(reason="the step of the fault, counted from the start of the training, is not known")
+            return Pass(reason=STEP_UNKNOWN)
         if options.skip > 0 and not job.can(Ability.SKIP):
             return Pass(reason="cannot skip data: the job does not declare `skip`; to go back only, set `skip: 0`")
         if options.skip > 0 and options.skip_unit != "batches" and not script_declares(job, Ability.SKIP):
@@ -93,9 +92,9 @@ class RollbackAndSkip:
             return Pass(reason=why)
         times = max(attempts(job, self.name, options.again) + 1, in_a_row(incident, job))
         latest = step - (options.before * times if options.back == "steps" else 0)
-        target = max((kept for kept in _staying(job) if kept <= latest), default=None)
+        target = newest_kept(job, latest)
         if target is None:
-            return Pass(reason=_nothing_kept(job, latest))
+            return Pass(reason=nothing_kept(job, latest))
         skip = _amount(options, times, step - target)
         attempt = attempts(job, self.name, options.window) + 1
         parks = _stays(job, skip)
@@ -120,28 +119,10 @@ class RollbackAndSkip:
 
 def _stays(job: JobState, skip: int) -> bool:
     """Whether the processes go back as they are; a script that skips by itself reads what to skip at its start."""
-    able = follows(job, IN_PROCESS) and job.can(Ability.RETRY) and all_workers_alive(job)
-    return able and not (skip and script_declares(job, Ability.SKIP))
-
-
-def _staying(job: JobState) -> list[int]:
-    """The checkpoints that stay; a manifest that is being written removes the oldest one, if there are as many."""
-    found = job.training.checkpoints
-    kept = job.policy.declared.checkpoints.kept or CHECKPOINTS_KEPT
-    commits = any(isinstance(ordered.command, CommitCheckpoint) for ordered in job.orders.open.values())
-    return found[1:] if commits and len(found) >= kept and follows(job, NEWER_FIRST) else found
+    return goes_back_in_place(job) and not (skip and script_declares(job, Ability.SKIP))
 
 
 def _amount(options: RollbackAndSkipOptions, times: int, back: int) -> int:
     """How much to skip: ``skip`` times the rollback's number, but at least the batches up to the fault."""
     amount = int(options.skip) * times
     return max(amount, back + 1) if amount and options.skip_unit == "batches" else amount
-
-
-def _nothing_kept(job: JobState, latest: int) -> str:
-    if not _staying(job):
-        return "no checkpoint is known to be kept"
-    return (
-        f"no checkpoint at or before step {latest} is kept, the oldest is of step {min(_staying(job))}: "
-        "keep more checkpoints, or reduce `before`"
-    )

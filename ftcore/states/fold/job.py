@@ -53,11 +53,12 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
 
 
 def _training_of_next_run(before: TrainingState) -> TrainingState:
-    """The training state that the next run inherits: checkpoints, skipped data and abnormal steps."""
+    """The training state that the next run inherits: checkpoints, skipped data, learning rate and abnormal steps."""
     return TrainingState(
         step_round=before.step_round,
         checkpoints=before.checkpoints,
         skips=before.skips,
+        lr_factor=before.lr_factor,
         tolerated=before.tolerated,
         norms=before.norms,
         longest_gap_s=before.longest_gap_s,
@@ -186,6 +187,11 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
 @on(policy.AbilityDeclared)
 def _ability_declared(state: JobState, event: Event, data: policy.AbilityDeclared, changes: Changes) -> None:
     declare_abilities(state.abilities, data.source, data.abilities)
+
+
+@on(job.LearningRateLowered)
+def _learning_rate_lowered(state: JobState, event: Event, data: job.LearningRateLowered, changes: Changes) -> None:
+    state.training.lr_factor = data.factor
 
 
 @on(job.DataSkipped)

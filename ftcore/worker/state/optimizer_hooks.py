@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ftcore.worker._hooks import when_imported
+from ftcore.worker._imports import when_imported
 
 
 class StepObserver(Protocol):

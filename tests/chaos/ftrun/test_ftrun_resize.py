@@ -46,7 +46,7 @@ def test_a_job_shrinks_grows_and_is_drained_in_the_same_processes(tmp_path: Path
     """A node dies, comes back, and the one with rank 0 is drained: those that stay are never started again."""
     with ftrun(tmp_path, timing={"node_lease_s": 5.0, "join_window_s": 20.0}) as job:
         job.drop("policy.yaml", POLICY)
-        job.drop("hold", "")
+        job.drop("slow", "")
         runs = {name: start(job, "--nnodes=2:3", f"--node-id={name}") for name in "abc"}
         job.all_step_on(3)
         lost = runs.pop("c")
@@ -58,7 +58,7 @@ def test_a_job_shrinks_grows_and_is_drained_in_the_same_processes(tmp_path: Path
         job.all_step_on(3, by=1)
         assert job.ftctl("--job", "job", "drain", "a", "--why", "a test").returncode == 0
         job.wait("incident.resolved", grown.seq, policy="shrink")
-        (job.cwd / "hold").unlink()
+        (job.cwd / "slow").unlink()
         left = runs.pop("a")
         assert [run.end() for run in runs.values()] == [0, 0]
         assert left.end() == 5
@@ -79,14 +79,14 @@ def test_a_worker_that_dies_while_the_job_shrinks(tmp_path: Path, undisturbed: l
     """One of two survivors is killed before the smaller world has made a step; training goes on as if nothing was."""
     with ftrun(tmp_path, timing={"node_lease_s": 5.0, "join_window_s": 20.0}) as job:
         job.drop("policy.yaml", POLICY)
-        job.drop("hold", "")
+        job.drop("slow", "")
         runs = {name: start(job, "--nnodes=2:3", f"--node-id={name}") for name in "abc"}
         job.stepped(1, nodes=3)
         kill_with_keeper(job, "c")
         runs.pop("c").end()
         job.wait("round.planned", round=2)
         kill(job.pids(1, "b")[0])
-        (job.cwd / "hold").unlink()
+        (job.cwd / "slow").unlink()
         assert [run.end() for run in runs.values()] == [0, 0]
         found = ends(*runs.values())
         assert found[0][1] == found[1][1] == pytest.approx(undisturbed, abs=1e-3)

@@ -241,6 +241,12 @@ WORKS = (
         story=("rollback_and_skip", "= stepped"),
     ),
     Case(
+        policy="lower_learning_rate",
+        above="lower_learning_rate",
+        happens=spike,
+        story=("lower_learning_rate", "= stepped"),
+    ),
+    Case(
         policy="alert",
         above="alert",
         options={"alert": {"to": ("mailto:x",)}},
@@ -283,6 +289,7 @@ PASSES = (
     Case(policy="evict_straggler", happens=seen("straggler"), can=(), story=("dropped",)),
     Case(policy="recompute_step", above="recompute_step", happens=seen("loss-spike"), story=("dropped",)),
     Case(policy="rollback_and_skip", above="rollback_and_skip", happens=seen("loss-spike"), story=("dropped",)),
+    Case(policy="lower_learning_rate", above="lower_learning_rate", happens=seen("loss-spike"), story=("dropped",)),
     Case(policy="alert", above="alert", happens=killed, can=(), story=("process_restart", "= stepped")),
 )
 
@@ -351,6 +358,12 @@ FAILS = (
         story=("rollback_and_skip", "past rollback_and_skip", "process_restart", "= stepped"),
     ),
     Case(
+        policy="lower_learning_rate",
+        above="lower_learning_rate",
+        happens=without_a_step("lower_learning_rate", spike),
+        story=("lower_learning_rate", "past lower_learning_rate", "process_restart", "= stepped"),
+    ),
+    Case(
         policy="grow",
         happens=spare_that_goes,
         nodes=2,
@@ -404,7 +417,7 @@ def test_taking_a_policy_out_of_the_chain_changes_the_outcome(case: Case):
 
 def test_every_policy_has_its_scenarios():
     """A new one brings its own; what only tells, or ends the job, has no plan that could fail."""
-    every = {*DEFAULT_ORDER, "recompute_step", "rollback_and_skip", "alert"}
+    every = {*DEFAULT_ORDER, "recompute_step", "rollback_and_skip", "lower_learning_rate", "alert"}
     assert {case.policy for case in WORKS} == every
     assert {case.policy for case in PASSES} >= every - {"stop", "step_pause"}
     assert {case.policy for case in FAILS} >= every - {"alert", "stop"}

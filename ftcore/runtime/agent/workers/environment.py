@@ -16,6 +16,9 @@ SKIP = "FTCORE_SKIP"
 """Data that the script must skip: a JSON list of ``{"step", "amount", "unit"}``: after which step, how many, and
 whether ``batches`` or ``tokens``."""
 
+LR_FACTOR = "FTCORE_LR_FACTOR"
+"""Factor for the learning rate of all optimizers of torch, which ftcore applies in their steps. Not set: 1."""
+
 KEEPER = "FTCORE_KEEPER"
 """Path of the socket of the node's keeper, which holds staged state."""
 
@@ -52,6 +55,7 @@ TOLERATED = "FTCORE_TOLERATED"
 OWN = (
     RESUME_STEP,
     SKIP,
+    LR_FACTOR,
     KEEPER,
     CHECKPOINTS,
     RESUME,
@@ -94,6 +98,8 @@ def own_env(part: Slice, round_: int, keeper: str, checkpoints: str) -> dict[str
         env[TOLERATED] = msgspec.json.encode(part.tolerated).decode()
     if part.skips:
         env[SKIP] = msgspec.json.encode(part.skips).decode()
+    if part.lr_factor != 1.0:
+        env[LR_FACTOR] = str(part.lr_factor)
     return env
 
 

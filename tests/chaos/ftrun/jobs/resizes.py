@@ -1,7 +1,7 @@
 """A tiny DDP job over gloo whose processes go on with another number of ranks; trains until a step.
 
 It prints its process, its rank and its weights at its end, so that a disturbed run can be compared with an undisturbed
-one, and writes the step of each rank to a file.
+one, and writes the step of each rank to a file. While the file ``slow`` exists, the second half takes its time.
 """
 
 import os
@@ -52,9 +52,8 @@ for step in job.steps(until=UNTIL, resizes=True):
         rank = dist.get_rank()
         (HERE / f"new.{rank}").write_text(str(step.number))
         (HERE / f"new.{rank}").replace(HERE / f"step.{rank}")
-        while (HERE / "hold").exists() and step.number >= UNTIL // 2:
-            time.sleep(0.01)
-        time.sleep(0.03)
+        slow = step.number >= UNTIL // 2 and (HERE / "slow").exists()
+        time.sleep(0.5 if slow else 0.03)
 
 weights = [round(float(p.detach().double().sum()), 6) for p in net.parameters()]
 print(f"rank {dist.get_rank()} of process {os.getpid()} ends with {weights}", flush=True)
