@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Ftrun, Run, ftrun
+from harness import Ftrun, Run, ftrun, kill
 
 STEPS = 40
 ONE_NODE = ("--nproc-per-node", "2")
@@ -98,6 +98,37 @@ def test_poisoned_batches_are_left_out_in_the_same_processes(tmp_path: Path) -> 
         assert [event.data.batches for event in job.of("batches.skipped")] == [8]
         assert {digest for _, digest in ends(run).values()} == without
         assert len(without) == 1
+
+
+LOWER = """
+version: 1
+job: {checkpoints: {kept: 30}}
+chain:
+- rollback_and_skip: {before: 60, skip: 5, max_rollbacks: 1}
+- lower_learning_rate: {before: 60, factor: 0.25}
+- process_restart
+- stop
+"""
+
+
+def test_a_lower_learning_rate_helps_where_other_data_does_not(tmp_path: Path) -> None:
+    """The loss diverges again after a rollback; with a quarter of the rate it does not. The processes stay, the script
+    sees the rate that it has set, and a process that is started again later has the lower one, too."""
+    with ftrun(tmp_path) as job:
+        job.drop("policy.yaml", LOWER)
+        flags = (*ONE_NODE, "--checkpoints", "saved", "--policy", "policy.yaml")
+        run = job.start(*flags, script="diverges.py", preload=False, args=("400",))
+        lowered = job.wait("learning_rate.lowered")
+        resolved = job.wait("incident.resolved", lowered.seq, policy="lower_learning_rate")
+        job.wait("checkpoint.committed", resolved.seq, step=200)
+        kill(pids(job, 3)[0])
+        assert run.end() == 0
+        assert remedies(job) == ["rollback_and_skip", "lower_learning_rate", "process_restart"]
+        assert (lowered.data.before, lowered.data.factor) == (1.0, 0.25)
+        assert pids(job, 1) == pids(job, 2) == pids(job, 3)
+        found = re.findall(r"ends with rate (\S+) and loss (\S+)", run.stdout())
+        assert len(found) == 2
+        assert all(rate == "1.4" and float(loss) < 2 for rate, loss in found)
 
 
 @pytest.mark.parametrize("nodes", [ONE_NODE, TWO_NODES], ids=["one-node", "two-nodes"])

@@ -84,9 +84,9 @@ class Outer(torch.optim.Optimizer):
 def stepped(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter) -> float:
     """How far a step with a gradient of one goes."""
     parameter.grad = torch.ones(1)
-    before = float(parameter)
+    before = float(parameter.detach())
     optimizer.step()
-    return before - float(parameter)
+    return before - float(parameter.detach())
 
 
 def test_an_optimizer_inside_of_another_is_scaled_once(scale: RateScale) -> None:
