@@ -45,7 +45,7 @@ from ftcore.events.checkpoint import (
 )
 from ftcore.events.health import HealthJudged
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentContinued, IncidentEscalated
-from ftcore.events.job import DataSkipped, JobRolledBack, LearningRateLowered
+from ftcore.events.job import DataSkipped, JobRolledBack, RateLowered
 from ftcore.events.node import HealthChecked, NodeQuarantined, NodeWarmed, OrderRefused, PlatformAnswered
 from ftcore.events.operator import OperatorNoted
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyFaulted
@@ -439,7 +439,7 @@ _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
     QueueEpochEnded: lambda data: f"queue {data.queue}: all data shards of epoch {data.epoch} are done",
     JobRolledBack: lambda data: f"training rolls back to the checkpoint of step {data.step}: {data.reason}",
     DataSkipped: lambda data: f"{data.amount} {data.unit} of data after step {data.step} are skipped: {data.reason}",
-    LearningRateLowered: lambda data: (
+    RateLowered: lambda data: (
         f"the learning rate is {data.factor:.4g} of the script's after step {data.step} ({data.before:.4g} before): "
         f"{data.reason}"
     ),

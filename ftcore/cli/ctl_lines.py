@@ -76,7 +76,7 @@ _STYLES = {
     "alert.raised": "warn",
     "job.rolled_back": "warn",
     "data.skipped": "warn",
-    "learning_rate.lowered": "warn",
+    "rate.lowered": "warn",
     "operator.commanded": "strong",
     "operator.noted": "strong",
     "checkpoint.committed": "good",
@@ -328,7 +328,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     ),
     checkpoint.CheckpointCommitted: lambda data: f"step {data.step} of round {data.round}{reason_suffix(data.where)}",
     job.JobRolledBack: _rolled_back,
-    job.LearningRateLowered: lambda data: (
+    job.RateLowered: lambda data: (
         f"from {data.before:.4g} to {data.factor:.4g} of the script's after step {data.step}: {data.reason}"
     ),
     job.DataSkipped: lambda data: f"{data.amount} {data.unit} after step {data.step}: {data.reason}",

@@ -3,7 +3,7 @@
 Each ``advance_*`` function returns whether it decided anything. Plans that form a new round continue in ``rounds.py``.
 """
 
-from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, SaveCheckpoint, tag_of
+from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, SaveCheckpoint, StartWorkers, tag_of
 from ftcore.engine.checkpoints import awaits_manifest, order_persist
 from ftcore.engine.departure import defer
 from ftcore.engine.dispatch import at_boundary, first_order, order, order_in_place, order_resume, order_stop, supersede
@@ -14,11 +14,12 @@ from ftcore.events.action import ActionSuperseded
 from ftcore.events.incident import IncidentContinued, IncidentEscalated, IncidentExhausted, IncidentResolved
 from ftcore.events.job import JobFinished
 from ftcore.events.policy import AlertRaised, PlanApplied, PolicyConsidered, Terms
-from ftcore.policies.base import Ask, PlanKind, Take, Verdict
+from ftcore.policies.base import Ability, Ask, PlanKind, Take, Verdict
 from ftcore.policies.chain import consult
 from ftcore.policies.situation import all_workers_alive, registers_state, title
 from ftcore.states.model import IncidentState, JobState, TakenPlan
 from ftcore.states.phases import awaits_verdict, is_acting, is_recovering
+from ftcore.states.revisions import STARTED_FIRST, follows
 
 _PLAIN = Terms()
 
@@ -39,6 +40,8 @@ def advance_consult(turn: Turn) -> bool:
         return False
     if state.requests.held and incident.kind == "fault":
         return False  # an operator holds recoveries
+    if incident.kind == "fault" and _awaits_starts(state):
+        return False
     if any(isinstance(ordered.command, AskPolicy) for ordered in state.orders.open.values()):
         return False  # the answer of a policy of another package is pending
     if incident.revision > REVISIONS_MAX + (len(state.rounds.world.members) if state.rounds.world is not None else 0):
@@ -55,6 +58,16 @@ def advance_consult(turn: Turn) -> bool:
             return True
     _exhaust(turn, incident)
     return True
+
+
+def _awaits_starts(state: JobState) -> bool:
+    """Whether workers are still being started that could then leave their round and wait: starting them takes no time.
+
+    Without that wait, a fault at the beginning of a round would cost all processes.
+    """
+    if not follows(state, STARTED_FIRST) or not state.can(Ability.RETRY):
+        return False
+    return any(isinstance(each.command, StartWorkers) and each.waiting for each in state.orders.open.values())
 
 
 def _considered(policy: str, verdict: Verdict, incident: IncidentState) -> PolicyConsidered:

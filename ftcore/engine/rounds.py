@@ -26,7 +26,7 @@ from ftcore.engine.health import check_again, check_first, check_needed
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionDone
 from ftcore.events.incident import IncidentEscalated, IncidentResolved
-from ftcore.events.job import DataSkipped, JobFinished, JobRolledBack, LearningRateLowered
+from ftcore.events.job import DataSkipped, JobFinished, JobRolledBack, RateLowered
 from ftcore.events.node import NodeQuarantined
 from ftcore.events.world import MEMBERS_PER_EVENT, RoundPlanned, RoundStarted, WorldFormed, WorldMembers
 from ftcore.ids import Round
@@ -134,7 +134,7 @@ def _plan_round(turn: Turn, incident: IncidentState) -> bool:
             turn.emit(skipped, incident=incident.id)
         if terms.lr_factor != 1.0:
             before = state.training.lr_factor
-            lowered = LearningRateLowered(
+            lowered = RateLowered(
                 step=terms.rollback_to,
                 factor=before * terms.lr_factor,
                 before=before,

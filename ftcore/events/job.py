@@ -226,9 +226,9 @@ class JobRolledBack(Payload):
     reason: str
 
 
-@decision("learning_rate.lowered")
+@decision("rate.lowered")
 @attrs.frozen(kw_only=True, repr=False)
-class LearningRateLowered(Payload):
+class RateLowered(Payload):
     """The learning rate is lowered, for the next round and all later ones of the job.
 
     Args:

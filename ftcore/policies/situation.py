@@ -24,7 +24,7 @@ from ftcore.states.health import wanted
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
 from ftcore.states.norms import step_of
-from ftcore.states.revisions import BY_DETAIL, DISRUPTIONS, HANDOVER, READY_FIRST, follows
+from ftcore.states.revisions import BY_DETAIL, DISRUPTIONS, HANDOVER, READY_FIRST, STARTED_FIRST, follows
 from ftcore.states.worker import WorkerPhase
 from ftcore.states.world import usable
 
@@ -169,7 +169,8 @@ def members(job: JobState) -> int:
 def all_workers_alive(job: JobState) -> bool:
     """Whether every member of the newest world is alive with all its workers."""
     intact = job.membership.count(NodePhase.RUNNING, NodePhase.PAUSED)
-    return job.rounds.world is not None and job.rounds.world.started and intact == len(job.rounds.world.members)
+    world = job.rounds.world
+    return world is not None and (world.started or follows(job, STARTED_FIRST)) and intact == len(world.members)
 
 
 def have_left(job: JobState) -> bool:

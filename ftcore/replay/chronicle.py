@@ -26,7 +26,7 @@ _ACTIONS: Final = (
     "node.quarantined",
     "job.rolled_back",
     "data.skipped",
-    "learning_rate.lowered",
+    "rate.lowered",
     "incident.escalated",
     "departure.begun",
     "checkpoint.failed",

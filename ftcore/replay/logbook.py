@@ -25,9 +25,9 @@ from ftcore.events.job import (
     JobRolledBack,
     JobSubmitted,
     JobUnparked,
-    LearningRateLowered,
     LogContradicted,
     LogSalvaged,
+    RateLowered,
 )
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeQuarantined
@@ -288,7 +288,7 @@ _TELLS: dict[type[Any], Callable[[Logbook, Event, Any], None]] = {
     NodeQuarantined: Logbook._quarantined,
     AlertSent: Logbook._alerted,
     JobRolledBack: lambda book, event, data: book._add(event, "rollback", short(sentence(data))),
-    LearningRateLowered: lambda book, event, data: book._add(event, "rollback", short(sentence(data))),
+    RateLowered: lambda book, event, data: book._add(event, "rollback", short(sentence(data))),
     DataSkipped: lambda book, event, data: book._add(event, "rollback", short(sentence(data))),
     CheckpointFailed: _problem(sentence),
     PolicyFaulted: _problem(sentence),

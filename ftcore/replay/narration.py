@@ -21,7 +21,7 @@ from ftcore.events.incident import (
     IncidentRediagnosed,
     IncidentResolved,
 )
-from ftcore.events.job import DataSkipped, JobFinished, JobParked, JobRolledBack, LearningRateLowered, LogContradicted
+from ftcore.events.job import DataSkipped, JobFinished, JobParked, JobRolledBack, LogContradicted, RateLowered
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeJoined, NodeQuarantined
 from ftcore.events.operator import OperatorCommanded, OperatorNoted
@@ -251,7 +251,7 @@ class Narration:
         WorkersWentOn: _sentence,
         JobRolledBack: _sentence,
         DataSkipped: _sentence,
-        LearningRateLowered: _sentence,
+        RateLowered: _sentence,
         AlertSent: _alerted,
         ArchiveFailed: _not_archived,
         ArchiveExtended: _archived,

@@ -24,6 +24,7 @@ or fields that earlier logs lack needs no revision.
 | 15 | between two tries of the newest manifest one older one is ordered, not all; a plan waits for its newest alone |
 | 16 | after a rollback, a round resumes from a checkpoint committed since, also before the plan has succeeded |
 | 17 | policies that compute a step again or swap a process need only what the running script reports |
+| 18 | a fault of a round whose workers are being started waits until all are, if the script can leave its round |
 """
 
 from typing import TYPE_CHECKING, Final
@@ -65,7 +66,9 @@ RESUME_LATER: Final = 16
 
 IN_PROCESS: Final = 17
 
-NEWEST: Final = 17
+STARTED_FIRST: Final = 18
+
+NEWEST: Final = 18
 """The revision of masters of this ftcore."""
 
 

@@ -1,4 +1,4 @@
-"""Scales the learning rate in the steps of all optimizers, by the factor of the round (``learning_rate.lowered``).
+"""Scales the learning rate in the steps of all optimizers, by the factor of the round (``rate.lowered``).
 
 The rate is scaled before a step and restored after it. So schedulers, checkpoints and the script see the rate that the
 script has set, and the factor holds whatever they do with it.

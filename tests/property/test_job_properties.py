@@ -318,7 +318,9 @@ class Job(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         known = self.driver.state.incident
-        if known is not None and not self.driver.state.requests.held:
+        orders = self.driver.state.orders.open.values()
+        starts = any(isinstance(each.command, StartWorkers) and each.waiting for each in orders)
+        if known is not None and not self.driver.state.requests.held and not starts:
             assert known.phase in (IncidentPhase.ACTING, IncidentPhase.DEFERRED, IncidentPhase.VERIFYING)
             assert known.plan is not None
         assert known is None or self.driver.state.phase not in ENDED

@@ -189,8 +189,8 @@ def _ability_declared(state: JobState, event: Event, data: policy.AbilityDeclare
     declare_abilities(state.abilities, data.source, data.abilities)
 
 
-@on(job.LearningRateLowered)
-def _learning_rate_lowered(state: JobState, event: Event, data: job.LearningRateLowered, changes: Changes) -> None:
+@on(job.RateLowered)
+def _rate_lowered(state: JobState, event: Event, data: job.RateLowered, changes: Changes) -> None:
     state.training.lr_factor = data.factor
 
 

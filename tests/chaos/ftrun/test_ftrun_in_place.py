@@ -118,7 +118,7 @@ def test_a_lower_learning_rate_helps_where_other_data_does_not(tmp_path: Path) -
         job.drop("policy.yaml", LOWER)
         flags = (*ONE_NODE, "--checkpoints", "saved", "--policy", "policy.yaml")
         run = job.start(*flags, script="diverges.py", preload=False, args=("400",))
-        lowered = job.wait("learning_rate.lowered")
+        lowered = job.wait("rate.lowered")
         resolved = job.wait("incident.resolved", lowered.seq, policy="lower_learning_rate")
         job.wait("checkpoint.committed", resolved.seq, step=200)
         kill(pids(job, 3)[0])

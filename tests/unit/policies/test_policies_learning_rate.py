@@ -85,7 +85,7 @@ def test_all_later_rounds_have_the_lower_rate():
         settle()
     taken = [event.data.policy for event in driver.events if event.type == "incident.resolved"]
     assert taken == ["rollback_and_skip", NAME]
-    (lowered,) = [event.data for event in driver.events if event.type == "learning_rate.lowered"]
+    (lowered,) = [event.data for event in driver.events if event.type == "rate.lowered"]
     assert (lowered.before, lowered.factor) == (1.0, 0.5)
     driver.fail("n0", exitcode=-9)
     settle()
