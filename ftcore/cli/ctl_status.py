@@ -21,6 +21,7 @@ from ftcore.replay.status_rows import (
     incidents_text,
     master_text,
     nan_text,
+    rate_text,
     step_text,
 )
 from ftcore.states.phases import has_ended
@@ -137,6 +138,8 @@ async def status(args: argparse.Namespace) -> int:
         facts.add_row("step", step_text(job.step, job.step_absolute, None if has_ended(state) else _age_s(step_time)))
     if nan := nan_text(job):
         facts.add_row("loss", Text(f"{nan}; {REMEDIES}", style="bad"))
+    if rate := rate_text(job):
+        facts.add_row("learning rate", Text(rate, style="warn"))
     if checkpoint := checkpoint_text(job):
         facts.add_row("checkpoint", checkpoint)
     if job.run:

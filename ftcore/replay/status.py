@@ -128,6 +128,7 @@ class JobStatus:
         abilities: abilities by the part of the job that declared them.
         unsupported: abilities that the policy file declares and this release cannot carry out.
         checkpoint: step of the newest valid committed checkpoint, if any.
+        lr_factor: factor for the learning rate that the script sets; below 1: a policy has lowered it.
         nodes: all nodes by ordinal; nodes that left or were lost come last.
         standstill: set while no step is completed and an alert was raised.
         leaving: nodes that train until their replacements are ready, and leave then.
@@ -158,6 +159,7 @@ class JobStatus:
     abilities: dict[str, tuple[str, ...]]
     unsupported: tuple[str, ...]
     checkpoint: int | None
+    lr_factor: float
     nodes: tuple[NodeStatus, ...]
     standstill: StandstillInfo | None = None
     leaving: tuple[str, ...] = ()
@@ -219,6 +221,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         abilities={source: names for source, names in state.abilities.declared.items() if names},
         unsupported=tuple(name for name in declared.unsupported if name not in OBSERVED),
         checkpoint=training.checkpoints[-1] if training.checkpoints else None,
+        lr_factor=training.lr_factor,
         nodes=_nodes(state),
         standstill=_standstill(state) if not open_now or deferred else None,
         leaving=incident.plan_in_force().terms.exclude if incident is not None and deferred else (),

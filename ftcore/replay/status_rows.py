@@ -115,6 +115,11 @@ def checkpoint_text(job: JobStatus) -> str:
     return f"of step {job.checkpoint}" if job.checkpoint is not None else ""
 
 
+def rate_text(job: JobStatus) -> str:
+    """The factor for the learning rate; empty if it is the script's own."""
+    return f"{job.lr_factor:.4g} of the script's: a policy has lowered it" if job.lr_factor != 1.0 else ""
+
+
 def incidents_text(job: JobStatus) -> str:
     """How many incidents there were, and which one is open."""
     return f"{job.incident_count}, open: {job.incident or 'none'}"

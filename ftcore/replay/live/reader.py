@@ -28,6 +28,7 @@ from ftcore.replay.status_rows import (
     incidents_text,
     master_text,
     nan_text,
+    rate_text,
     step_text,
 )
 from ftcore.states.model import JobState
@@ -168,6 +169,8 @@ class LiveReader:
         rows += self._step_rows(job, links, now)
         if nan := nan_text(job):
             rows.append(StatusRow("loss", nan, "bad"))
+        if rate := rate_text(job):
+            rows.append(StatusRow("learning rate", rate))
         if checkpoint := checkpoint_text(job):
             rows.append(StatusRow("checkpoint", checkpoint))
         rows.append(StatusRow("incidents", incidents_text(job)))

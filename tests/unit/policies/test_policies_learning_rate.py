@@ -6,6 +6,8 @@ from ftcore.engine.orders import slice_of
 from ftcore.policies.base import Pass, PlanKind, Take
 from ftcore.policies.file.config import parse
 from ftcore.replay import verify
+from ftcore.replay.status import status_of
+from ftcore.replay.status_rows import rate_text
 from ftcore.runtime.agent.workers.environment import LR_FACTOR, own_env
 from ftcore.testing.driver import JobDriver
 
@@ -92,4 +94,5 @@ def test_all_later_rounds_have_the_lower_rate():
     part = slice_of(driver.state, "n0")
     assert part.lr_factor == driver.state.training.lr_factor == 0.5
     assert own_env(part, 4, "", "")[LR_FACTOR] == "0.5"
+    assert rate_text(status_of(driver.state, "job")) == "0.5 of the script's: a policy has lowered it"
     assert verify(driver.events).mismatches == ()
