@@ -10,6 +10,7 @@ from ftcore.ids import EffectId, Term
 from ftcore.policies.traits import Trait, having, limit
 from ftcore.states.model import ActionState, JobState
 from ftcore.states.norms import norm_threshold
+from ftcore.states.rate import lr_factor
 from ftcore.states.training import RollbackState, Skip
 
 
@@ -174,7 +175,7 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         max_restarts=budget,
         resume_step=state.training.resume_step,
         skips=tuple(state.training.skips),
-        lr_factor=state.training.lr_factor,
+        lr_factor=lr_factor(state),
         resume=world.resume,
         batch=world.batch,
         buddies=tuple(_buddy(state, world.members[seat].node) for seat in world.buddies_of(group_rank)),

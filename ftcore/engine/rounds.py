@@ -37,6 +37,7 @@ from ftcore.states.membership import NodeState
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import ACTIVE, OUTGOING, NodePhase
 from ftcore.states.phases import awaits_outcome, is_acting, is_deferred
+from ftcore.states.rate import lr_factor
 from ftcore.states.resume import resume_of
 from ftcore.states.revisions import NEWER_FIRST, SIZE_BEFORE, follows
 from ftcore.states.world import batch_of, digest, next_size, usable
@@ -133,8 +134,9 @@ def _plan_round(turn: Turn, incident: IncidentState) -> bool:
             )
             turn.emit(skipped, incident=incident.id)
         if terms.lr_factor != 1.0:
-            before = state.training.lr_factor
+            before = lr_factor(state)
             lowered = RateLowered(
+                policy=plan.policy,
                 step=terms.rollback_to,
                 factor=before * terms.lr_factor,
                 before=before,

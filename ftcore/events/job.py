@@ -229,15 +229,17 @@ class JobRolledBack(Payload):
 @decision("rate.lowered")
 @attrs.frozen(kw_only=True, repr=False)
 class RateLowered(Payload):
-    """The learning rate is lowered, for the next round and all later ones of the job.
+    """The learning rate is lowered, for the next round and all later ones of the job while the policy is in its chain.
 
     Args:
+        policy: the policy that lowers it.
         step: the step after which it is lower.
         factor: factor for the learning rate that the script sets, over all lowerings.
         before: that factor before.
         reason: why.
     """
 
+    policy: str
     step: int
     factor: float
     before: float

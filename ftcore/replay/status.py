@@ -7,6 +7,7 @@ import attrs
 from ftcore.policies.abilities import OBSERVED
 from ftcore.states.model import JobState, OperatorRequest
 from ftcore.states.phases import has_ended, is_assembling, is_deferred, is_open, is_paused
+from ftcore.states.rate import lr_factor
 from ftcore.states.replicas import declared_groups, found_groups
 from ftcore.wording import timestamp_fields
 
@@ -221,7 +222,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         abilities={source: names for source, names in state.abilities.declared.items() if names},
         unsupported=tuple(name for name in declared.unsupported if name not in OBSERVED),
         checkpoint=training.checkpoints[-1] if training.checkpoints else None,
-        lr_factor=training.lr_factor,
+        lr_factor=lr_factor(state),
         nodes=_nodes(state),
         standstill=_standstill(state) if not open_now or deferred else None,
         leaving=incident.plan_in_force().terms.exclude if incident is not None and deferred else (),

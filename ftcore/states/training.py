@@ -247,7 +247,8 @@ class TrainingState:
         committed: time of the newest committed checkpoint of this run; 0: none.
         resume_step: the step that a rollback goes back to, or the newest one committed since, until its plan succeeds.
         skips: data that the current lineage leaves out.
-        lr_factor: factor for the learning rate that the script sets.
+        lr_factor: factor for the learning rate that the script sets, as last lowered; see ``rate.py``.
+        lr_policy: the policy that lowered it last; empty: none did.
         tolerated: steps whose abnormal values a policy accepts, newest last.
         norms: steps with an abnormal global gradient norm, newest last.
         curves: the newest outlier of a figure of the whole job by its kind: round, step and the node that reported it.
@@ -267,6 +268,7 @@ class TrainingState:
     resume_step: int | None = None
     skips: list[Skip] = attrs.field(factory=list)
     lr_factor: float = 1.0
+    lr_policy: str = ""
     tolerated: list[int] = attrs.field(factory=list)
     norms: dict[int, NormState] = attrs.field(factory=dict)
     curves: dict[str, tuple[int, int | None, str]] = attrs.field(factory=dict)

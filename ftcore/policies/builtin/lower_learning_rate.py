@@ -2,7 +2,7 @@
 
 OPT-175B lowered its learning rate by hand and restarted from an earlier checkpoint when the loss diverged (Zhang et
 al., 2022, section 2.5). Usually the entry stands below ``rollback_and_skip``: if skipping data has not helped, the rate
-is the next thing to change. All later rounds of the job keep the lower rate.
+is the next thing to change. All later rounds of the job keep the lower rate, while the entry is in its chain.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -17,6 +17,7 @@ from ftcore.policies.rollback import STEP_UNKNOWN, goes_back_in_place, newest_ke
 from ftcore.policies.situation import class_of, kind_of
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
+from ftcore.states.rate import lr_factor
 from ftcore.wording import format_duration
 
 
@@ -63,7 +64,7 @@ class LowerLearningRate:
     conditions: ClassVar[tuple[str, ...]] = (
         "takes a numeric fault whose kind is in `on`, if an earlier checkpoint is kept",
         "goes back `before` steps, or to the latest checkpoint before the fault, as `back` says, and multiplies the "
-        "learning rate of all optimizers by `factor`; that stays so for all later rounds",
+        "learning rate of all optimizers by `factor`; all later rounds have that rate, while the entry is in the chain",
         "passes if the rate would be below `least` times the script's own",
         "passes if steps are not counted from the start of the training",
         "keeps the processes if the script reports the ability `retry`: they load the checkpoint and go on",
@@ -83,7 +84,7 @@ class LowerLearningRate:
         why = spent(job, self.name, options.max_lowerings, options.window, "lowerings")
         if why:
             return Pass(reason=why)
-        now = job.training.lr_factor
+        now = lr_factor(job)
         after = now * options.factor
         if after < options.least:
             return Pass(reason=f"the learning rate is {now:.4g} of the script's own; `least` is {options.least:g}")

@@ -59,6 +59,7 @@ def _training_of_next_run(before: TrainingState) -> TrainingState:
         checkpoints=before.checkpoints,
         skips=before.skips,
         lr_factor=before.lr_factor,
+        lr_policy=before.lr_policy,
         tolerated=before.tolerated,
         norms=before.norms,
         longest_gap_s=before.longest_gap_s,
@@ -191,7 +192,7 @@ def _ability_declared(state: JobState, event: Event, data: policy.AbilityDeclare
 
 @on(job.RateLowered)
 def _rate_lowered(state: JobState, event: Event, data: job.RateLowered, changes: Changes) -> None:
-    state.training.lr_factor = data.factor
+    state.training.lr_factor, state.training.lr_policy = data.factor, data.policy
 
 
 @on(job.DataSkipped)

@@ -4,6 +4,7 @@ from policy_cases import ago, ask, incident, running
 
 from ftcore.engine.orders import slice_of
 from ftcore.policies.base import Pass, PlanKind, Take
+from ftcore.policies.chain import default_entry
 from ftcore.policies.file.config import parse
 from ftcore.replay import verify
 from ftcore.replay.status import status_of
@@ -41,7 +42,8 @@ def test_it_goes_back_and_lowers_the_rate():
 def test_the_rate_has_a_lower_bound():
     """All lowerings count together."""
     job, about = spike()
-    job.training.lr_factor = 0.2
+    job.policy.chain = [*job.policy.chain, default_entry(NAME)]
+    job.training.lr_factor, job.training.lr_policy = 0.2, NAME
     assert isinstance(ask(NAME, about, job), Take)
     job.training.lr_factor = 0.125
     assert ask(NAME, about, job) == Pass(
@@ -96,3 +98,5 @@ def test_all_later_rounds_have_the_lower_rate():
     assert own_env(part, 4, "", "")[LR_FACTOR] == "0.5"
     assert rate_text(status_of(driver.state, "job")) == "0.5 of the script's: a policy has lowered it"
     assert verify(driver.events).mismatches == ()
+    driver.state.policy.chain = [entry for entry in driver.state.policy.chain if entry.policy != NAME]
+    assert slice_of(driver.state, "n0").lr_factor == 1.0, "whoever takes the entry out wants the script's own rate"
