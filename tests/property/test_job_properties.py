@@ -29,7 +29,7 @@ from ftcore.policies.file.config import default_chain
 from ftcore.replay import Explainer, Verifier, fold_log, read
 from ftcore.states.fold import fold, is_duplicate
 from ftcore.states.incident import IncidentPhase
-from ftcore.states.job import ENDED
+from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import digest, to_json
 from ftcore.states.node import ACTIVE
 from ftcore.states.snapshot import pack, restore, seal
@@ -320,7 +320,8 @@ class Job(RuleBasedStateMachine):
         known = self.driver.state.incident
         orders = self.driver.state.orders.open.values()
         starts = any(isinstance(each.command, StartWorkers) and each.waiting for each in orders)
-        if known is not None and not self.driver.state.requests.held and not starts:
+        waits = starts or self.driver.state.phase is JobPhase.STUCK  # while it is stuck, nothing is decided
+        if known is not None and not self.driver.state.requests.held and not waits:
             assert known.phase in (IncidentPhase.ACTING, IncidentPhase.DEFERRED, IncidentPhase.VERIFYING)
             assert known.plan is not None
         assert known is None or self.driver.state.phase not in ENDED

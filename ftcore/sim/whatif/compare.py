@@ -29,8 +29,10 @@ from typing import Any
 
 import attrs
 
+from ftcore.commands import AskPolicy
 from ftcore.engine.plans import REVISIONS_MAX
 from ftcore.errors import UsageError
+from ftcore.events.action import ActionOrdered
 from ftcore.events.checkpoint import CheckpointCommitted
 from ftcore.events.envelope import Event
 from ftcore.events.incident import (
@@ -200,6 +202,17 @@ class WhatIf:
                 self._ask(event, case, known, None)
         elif isinstance(data, PolicyConsidered) and data.verdict == "take":
             self._ask(event, case, known, _recorded(data))
+        elif isinstance(data, ActionOrdered) and isinstance(data.command, AskPolicy):
+            self._pause(case, known)
+
+    def _pause(self, case: IncidentCase, incident: IncidentState) -> None:
+        """Keep what both chains were asked before the answer of a policy of another package was awaited.
+
+        The state may change until then, but a policy is asked once.
+        """
+        recorded = self._state.policy.chain
+        same = {entry.policy for entry in recorded if entry in self._other.chain}
+        case.asked += [name for name in incident.asked if name in same and name not in case.asked]
 
     def _restart_chain(self, event: Event, case: IncidentCase, *, tried: bool) -> None:
         """Start the chain again after a failed plan, or after a new revision before the plan was tried."""
