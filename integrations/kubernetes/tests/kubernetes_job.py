@@ -20,7 +20,11 @@ from ftcore_kubernetes.submit import delete, submit
 
 SPACE = "train"
 SCRIPTS = Path(__file__).parents[3] / "tests" / "chaos" / "ftrun" / "jobs"
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
+
+
+_CLIENTS: list[Any] = []
+"""Clients to close when the server ends, also if a test fails: what is left open would fail the test's repeat."""
 
 
 class SubmittedJob:
@@ -51,6 +55,7 @@ class SubmittedJob:
             | spec,
         }
         self.api = Api(ApiConfig(url=server.url, namespace=SPACE, token=server.access.admin_token))
+        _CLIENTS.append(self.api)
 
     @property
     def text(self) -> str:
@@ -129,4 +134,8 @@ async def cluster(root: Path, **options: Any) -> AsyncIterator[ApiServer]:
     """A server that runs containers as processes, and checks rights."""
     given = {"mode": "processes", "auth": True, "nodes": 3, "backoff_s": 0.2, "root": root / "cluster"}
     async with ApiServer(namespaces=[SPACE], **given | options) as server:
-        yield server
+        try:
+            yield server
+        finally:
+            while _CLIENTS:
+                await _CLIENTS.pop().close()

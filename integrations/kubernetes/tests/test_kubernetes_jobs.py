@@ -47,7 +47,6 @@ def test_a_killed_pod_is_replaced_and_the_others_are_kept(tmp_path: Path, etcd: 
             await server.wait("jobs.batch", SPACE, "llm-master", _is_complete)
             await job.delete()
             await job.until(lambda: not job.pods() and not job.pods("master"), "an empty namespace")
-            await job.api.close()
 
     run(scenario())
 
@@ -95,7 +94,6 @@ def test_an_absent_api_server_and_a_dead_machine_cost_no_step(tmp_path: Path, et
             assert kept in world and len(world) == 2
             job.finish()
             await server.wait("jobs.batch", SPACE, "llm-master", _is_complete)
-            await job.api.close()
 
     run(scenario())
 
@@ -127,7 +125,6 @@ def test_a_deleted_pod_saves_and_leaves_and_an_evicted_one_changes_its_machine(
             assert machine not in [pod["spec"]["nodeName"] for pod in job.pods() if _lives(pod)]
             job.finish()
             await server.wait("jobs.batch", SPACE, "llm-master", _is_complete)
-            await job.api.close()
 
     run(scenario())
 
@@ -155,7 +152,6 @@ def test_the_smoke_test_of_the_examples_by_the_command_line(tmp_path: Path, etcd
             ]
             assert await job.k8s("delete", "smoke") == "deleted train/smoke\n"
             await job.until(lambda: not job.pods() and not job.pods("master"), "an empty namespace")
-            await job.api.close()
 
     run(scenario())
 
@@ -176,7 +172,6 @@ def test_a_failed_job_is_a_failed_job_and_no_pod_follows(tmp_path: Path, etcd: C
             state = master["status"]["containerStatuses"][0]["state"]
             assert state["terminated"]["exitCode"] == JOB_FAILED, job.output()
             assert len(job.pods()) == 2 and "the job has failed" in job.output()
-            await job.api.close()
 
     run(scenario())
 
