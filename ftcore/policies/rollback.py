@@ -1,15 +1,54 @@
-"""What policies that go back to an earlier checkpoint ask of the folded state."""
+"""What policies that go back to an earlier checkpoint share: options, and queries on the folded state."""
 
-from typing import Final
+from collections.abc import Collection
+from typing import Annotated, Final, Literal
 
 from ftcore.commands import CommitCheckpoint
 from ftcore.events.policy import CHECKPOINTS_KEPT
+from ftcore.events.worker import CURVES
+from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability
-from ftcore.policies.situation import all_workers_alive
-from ftcore.states.model import JobState
+from ftcore.policies.budget import StartOptions
+from ftcore.policies.options import OptionRule, Text, number, says
+from ftcore.policies.situation import all_workers_alive, class_of, kind_of
+from ftcore.states.model import IncidentState, JobState
 from ftcore.states.revisions import IN_PROCESS, NEWER_FIRST, follows
 
-STEP_UNKNOWN: Final = "the step of the fault, counted from the start of the training, is not known"
+
+class RollbackOptions(StartOptions):
+    """Options of every policy that goes back after an observation of the loss or the gradients."""
+
+    on: Annotated[tuple[Text, ...], says("Kinds of observations that the policy handles.", words="kinds")] = tuple(
+        kind for kind in CURVES if kind != "norm"
+    )
+    back: Annotated[
+        Literal["steps", "latest"],
+        says("Go back by `before` steps (`steps`), or to the latest checkpoint before the fault (`latest`)."),
+    ] = "steps"
+    before: Annotated[int, number("Minimum number of steps to go back, for `back: steps`.")] = 100
+
+
+BEFORE_RULE: Final = OptionRule(
+    options=("before", "back"),
+    broken=lambda o: o.back == "latest",
+    text="before ({before}) has no effect with back: latest",
+    given=("before",),
+)
+
+
+def nothing_to_undo(incident: IncidentState, job: JobState, on: Collection[str]) -> str:
+    """Why a rollback is no remedy for the incident; empty if it may be one.
+
+    Args:
+        incident: the open incident.
+        job: the folded state.
+        on: kinds of observations that the policy handles.
+    """
+    if class_of(incident) is not FaultClass.NUMERIC or kind_of(incident, job) not in on:
+        return f"not an observation in `on`: {', '.join(on)}"
+    if incident.fault.step is None or not incident.fault.absolute:
+        return "the step of the fault, counted from the start of the training, is not known"
+    return ""
 
 
 def goes_back_in_place(job: JobState) -> bool:

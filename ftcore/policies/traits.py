@@ -37,7 +37,9 @@ class Trait(StrEnum):
     Its ``grace`` is the time for ranks to leave their groups, not the time between TERM and KILL.
     """
     ROLLS_BACK = "rolls back"
-    """After an observation in ``on``, it goes back to a checkpoint, and may skip data."""
+    """After an observation in ``on``, it goes back to a checkpoint."""
+    SKIPS = "skips"
+    """It skips data from the checkpoint on."""
     RECOMPUTES = "recomputes"
     """After an observation in ``on``, it computes the step again on the same data."""
     ALERTS = "alerts"
@@ -54,6 +56,7 @@ PROMISED: Mapping[Trait, tuple[str, ...]] = {
     Trait.SHRINKS: ("min_nodes", "classes", "node_faults", "window"),
     Trait.PARKS: ("grace",),
     Trait.ROLLS_BACK: ("on", "back", "before"),
+    Trait.SKIPS: ("on", "skip"),
     Trait.RECOMPUTES: ("on", "global_norm_spike_threshold", "max_recomputed", "window"),
     Trait.ALERTS: ("to", "on", "on_end", "requests", "severity"),
 }

@@ -5,33 +5,29 @@ al., 2022, section 2.5). Usually the entry stands below ``rollback_and_skip``: i
 is the next thing to change. All later rounds of the job keep the lower rate, while the entry is in its chain.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from ftcore.events.policy import Terms
-from ftcore.events.worker import CURVES
-from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
-from ftcore.policies.budget import StartOptions, attempts, spent
-from ftcore.policies.options import OptionRule, Options, Text, number, says, span, takes_nothing
-from ftcore.policies.rollback import STEP_UNKNOWN, goes_back_in_place, newest_kept, nothing_kept
-from ftcore.policies.situation import class_of, kind_of
+from ftcore.policies.budget import attempts, spent
+from ftcore.policies.options import OptionRule, Options, number, span, takes_nothing
+from ftcore.policies.rollback import (
+    BEFORE_RULE,
+    RollbackOptions,
+    goes_back_in_place,
+    newest_kept,
+    nothing_kept,
+    nothing_to_undo,
+)
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.rate import lr_factor
 from ftcore.wording import format_duration
 
 
-class LowerLearningRateOptions(StartOptions):
+class LowerLearningRateOptions(RollbackOptions):
     """Options of ``lower_learning_rate``."""
 
-    on: Annotated[tuple[Text, ...], says("Kinds of observations that the policy handles.", words="kinds")] = tuple(
-        kind for kind in CURVES if kind != "norm"
-    )
-    back: Annotated[
-        Literal["steps", "latest"],
-        says("Go back by `before` steps (`steps`), or to the latest checkpoint before the fault (`latest`)."),
-    ] = "steps"
-    before: Annotated[int, number("Minimum number of steps to go back, for `back: steps`.")] = 100
     factor: Annotated[float, number("Factor for the learning rate, each time.", minimum=0.01, maximum=0.99)] = 0.5
     least: Annotated[
         float, number("Smallest learning rate, as a share of the script's own.", minimum=0.0001, maximum=0.99)
@@ -40,12 +36,7 @@ class LowerLearningRateOptions(StartOptions):
     window: Annotated[float, span("The time over which lowerings are counted.", minimum=1)] = 86400.0
 
     rules: ClassVar[tuple[OptionRule, ...]] = (
-        OptionRule(
-            options=("before", "back"),
-            broken=lambda o: o.back == "latest",
-            text="before ({before}) has no effect with back: latest",
-            given=("before",),
-        ),
+        BEFORE_RULE,
         OptionRule(
             options=("factor", "least"),
             broken=lambda o: o.factor < o.least,
@@ -76,11 +67,10 @@ class LowerLearningRate:
 
     def considers(self, incident: IncidentState, job: JobState, options: LowerLearningRateOptions) -> Verdict:
         """Take a fault that may come of a learning rate that is too high."""
-        if class_of(incident) is not FaultClass.NUMERIC or kind_of(incident, job) not in options.on:
-            return Pass(reason=f"not an observation in `on`: {', '.join(options.on)}")
         step = incident.fault.step
-        if step is None or not incident.fault.absolute:
-            return Pass(reason=STEP_UNKNOWN)
+        why = nothing_to_undo(incident, job, options.on)
+        if why or step is None:
+            return Pass(reason=why)
         why = spent(job, self.name, options.max_lowerings, options.window, "lowerings")
         if why:
             return Pass(reason=why)

@@ -8,29 +8,26 @@ Almazrouei et al., 2023). If a spike recurs after a rollback, the next rollback 
 from typing import Annotated, ClassVar, Literal
 
 from ftcore.events.policy import Terms
-from ftcore.events.worker import CURVES
-from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
-from ftcore.policies.budget import StartOptions, attempts, spent
-from ftcore.policies.options import OptionRule, Options, Text, number, says, span, takes_nothing
-from ftcore.policies.rollback import STEP_UNKNOWN, goes_back_in_place, newest_kept, nothing_kept
-from ftcore.policies.situation import class_of, in_a_row, kind_of, script_declares
+from ftcore.policies.budget import attempts, spent
+from ftcore.policies.options import OptionRule, Options, number, says, span, takes_nothing
+from ftcore.policies.rollback import (
+    BEFORE_RULE,
+    RollbackOptions,
+    goes_back_in_place,
+    newest_kept,
+    nothing_kept,
+    nothing_to_undo,
+)
+from ftcore.policies.situation import in_a_row, script_declares
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 from ftcore.wording import format_duration
 
 
-class RollbackAndSkipOptions(StartOptions):
+class RollbackAndSkipOptions(RollbackOptions):
     """Options of ``rollback_and_skip``."""
 
-    on: Annotated[tuple[Text, ...], says("Kinds of observations that the policy handles.", words="kinds")] = tuple(
-        kind for kind in CURVES if kind != "norm"
-    )
-    back: Annotated[
-        Literal["steps", "latest"],
-        says("Go back by `before` steps (`steps`), or to the latest checkpoint before the fault (`latest`)."),
-    ] = "steps"
-    before: Annotated[int, number("Minimum number of steps to go back, for `back: steps`.")] = 100
     skip: Annotated[int, number("Amount of data to skip; 0: none.")] = 200
     skip_unit: Annotated[Literal["batches", "tokens"], says("Unit of `skip`.")] = "batches"
     again: Annotated[
@@ -40,12 +37,7 @@ class RollbackAndSkipOptions(StartOptions):
     window: Annotated[float, span("The time over which rollbacks are counted.", minimum=1)] = 86400.0
 
     rules: ClassVar[tuple[OptionRule, ...]] = (
-        OptionRule(
-            options=("before", "back"),
-            broken=lambda o: o.back == "latest",
-            text="before ({before}) has no effect with back: latest",
-            given=("before",),
-        ),
+        BEFORE_RULE,
         OptionRule(
             options=("skip_unit", "skip"),
             broken=lambda o: o.skip == 0,
@@ -56,7 +48,7 @@ class RollbackAndSkipOptions(StartOptions):
     )
 
 
-@declares(Trait.COSTS_A_ROUND, Trait.ROLLS_BACK, budget="max_rollbacks")
+@declares(Trait.COSTS_A_ROUND, Trait.ROLLS_BACK, Trait.SKIPS, budget="max_rollbacks")
 class RollbackAndSkip:
     """Go back before a spike and skip its data."""
 
@@ -78,11 +70,10 @@ class RollbackAndSkip:
 
     def considers(self, incident: IncidentState, job: JobState, options: RollbackAndSkipOptions) -> Verdict:
         """Take a fault that a rollback to an earlier checkpoint can undo."""
-        if class_of(incident) is not FaultClass.NUMERIC or kind_of(incident, job) not in options.on:
-            return Pass(reason=f"not an observation in `on`: {', '.join(options.on)}")
         step = incident.fault.step
-        if step is None or not incident.fault.absolute:
-            return Pass(reason=STEP_UNKNOWN)
+        why = nothing_to_undo(incident, job, options.on)
+        if why or step is None:
+            return Pass(reason=why)
         if options.skip > 0 and not job.can(Ability.SKIP):
             return Pass(reason="cannot skip data: the job does not declare `skip`; to go back only, set `skip: 0`")
         if options.skip > 0 and options.skip_unit != "batches" and not script_declares(job, Ability.SKIP):

@@ -18,7 +18,7 @@ from ftcore.states.replicas import misfit
 def needs(entry: ChainEntry) -> tuple[Ability, ...]:
     """The abilities that an entry needs: those of its policy, and those that its options require."""
     wanted = needs_of(entry)
-    if has(entry, Trait.ROLLS_BACK) and getattr(options_of(entry), "skip", 0) > 0:
+    if has(entry, Trait.SKIPS) and options_of(entry).skip > 0:
         wanted = (*wanted, Ability.SKIP)
     return wanted
 

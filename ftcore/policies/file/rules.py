@@ -86,7 +86,7 @@ def _two_remedies(chain: Sequence[ChainEntry]) -> list[Clash]:
     """A recomputed step keeps its data and a rollback skips it, so a detector can use only one (MindIO's rule)."""
     found = []
     for retry in having(chain, Trait.RECOMPUTES):
-        for back in (entry for entry in having(chain, Trait.ROLLS_BACK) if hasattr(options_of(entry), "skip")):
+        for back in having(chain, Trait.SKIPS):
             both = sorted(set(options_of(retry).on) & set(options_of(back).on))
             apart = retry.faults and back.faults and not set(retry.faults) & set(back.faults)
             if both and not apart:
