@@ -328,7 +328,9 @@ class WatchedRun:
             self._mono = now
 
     async def _tick(self) -> StandstillJudged | None:
-        await self._agent.check(self._pages, lambda: self.now)
+        quiet = self._agent.check(self._pages(), self.now)
+        if quiet:
+            await self._agent.sample(quiet, self._pages, lambda: self.now)
         state = self._job.state
         self._master.heard(NODE, state.rounds.newest, self._agent.changes(), self.now)
         fact = self._master.look(state, self.now)

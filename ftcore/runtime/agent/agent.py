@@ -7,7 +7,7 @@ which reports its result to the core.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,14 +20,14 @@ from ftcore.errors import Refused, StoreError, UsageError
 from ftcore.events.worker import KERNEL_RANK, LogMatched
 from ftcore.faults.scan import Hit
 from ftcore.ids import Round
-from ftcore.ports import Inspector, Leader, LeaderElection, Supervisor, Transport, Warmer
+from ftcore.ports import Inspector, Leader, LeaderElection, Progress, Supervisor, Transport, Warmer
 from ftcore.runtime import tasks
 from ftcore.runtime.agent.config import LAST_FACTS_S, LEAVE_MARGIN_S, AgentConfig, AgentParts, NodeChecker, Outcome
 from ftcore.runtime.agent.link.link import Link, make_hello
 from ftcore.runtime.agent.link.outbox import Outbox
 from ftcore.runtime.agent.telemetry.evidence import Evidence
 from ftcore.runtime.agent.telemetry.node_info import NodeInfoWatch
-from ftcore.runtime.agent.telemetry.watch_notes import POLL_S as NOTES_POLL_S
+from ftcore.runtime.agent.telemetry.watch_notes import PAGES_POLL_S
 from ftcore.runtime.agent.telemetry.watch_progress import ProgressWatch
 from ftcore.runtime.agent.workers.parking import WorkerFault
 from ftcore.runtime.checks.protocol import CheckReport
@@ -94,6 +94,7 @@ class Agent:
         self._runs, self._orphaned = asyncio.Event(), asyncio.Event()  # as the core: a standby polls nothing
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._sampling: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._leave_grace_s = self._timing.stop_grace_s
         if config.leave_within_s is not None:
@@ -148,7 +149,7 @@ class Agent:
         Raises:
             Refused: the master refuses this agent; the message says why.
         """
-        watches = (self._watch_exits, self._watch_grace, self._watch_progress, self._watch_notes)
+        watches = (self._watch_exits, self._watch_grace, self._watch_pages)
         duties = [asyncio.ensure_future(duty()) for duty in (self._maintain_link, *watches)]
         if self._checker is not None and self._checker.accelerators:
             self._spawn(self._checker.watch(self._on_device_report))
@@ -412,33 +413,32 @@ class Agent:
 
     async def _watch_exits(self) -> None:
         async for ended in self._supervisor.exits():
+            pages = self._supervisor.progress()
             if self._core.running:
-                self._report_notes()
+                self._report_notes(pages)
                 if ended.exitcode == 0:  # before the answer: the job may end with it
                     await self._checkpoints.report_queues()
-            self._do(self._core.exited(ended, self._supervisor.progress()))
+            self._do(self._core.exited(ended, pages))
 
-    async def _watch_progress(self) -> None:
+    async def _watch_pages(self) -> None:
+        """Read the workers' pages: their notes every time, their progress at its own interval."""
         while True:
             await self._runs.wait()
-            await asyncio.sleep(self._progress.check_s)
+            await asyncio.sleep(min(PAGES_POLL_S, self._progress.check_s))
             if self._core.running:
-                await self._progress.check(self._supervisor.progress, self._now)
+                pages = self._supervisor.progress()
+                self._report_notes(pages)
+                quiet = self._progress.check(pages, self._now()) if self._progress.is_due(self._now()) else []
+                if quiet and (self._sampling is None or self._sampling.done()):
+                    self._sampling = self._spawn(self._progress.sample(quiet, self._supervisor.progress, self._now))
 
-    def _report_notes(self) -> None:
-        for note in self._evidence.notes(self._now(), self._core.incarnation):
+    def _report_notes(self, pages: Sequence[Progress | None]) -> None:
+        for note in self._evidence.notes(pages, self._now(), self._core.incarnation):
             self._record(note.fact, note.mono)
 
     def _report_failure(self, action: act.TellFailure) -> None:
-        self._report_notes()
+        self._report_notes(self._supervisor.progress())
         self._record(self._evidence.of_failure(action.data, action.mono), action.mono)
-
-    async def _watch_notes(self) -> None:
-        while True:
-            await self._runs.wait()
-            await asyncio.sleep(NOTES_POLL_S)
-            if self._core.running:
-                self._report_notes()
 
     def _begin_stop(self, action: act.StopRound) -> None:
         self._give_up_start()
@@ -451,7 +451,7 @@ class Agent:
 
     async def _stop(self, action: act.StopRound) -> None:
         codes = await self._supervisor.stop(action.grace_s)
-        self._report_notes()
+        self._report_notes(self._supervisor.progress())
         await self._checkpoints.report_held()  # before the answer: the next world depends on it
         self._do(self._core.stopped(action, codes))
 

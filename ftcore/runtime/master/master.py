@@ -28,7 +28,7 @@ from ftcore.timing import DEFAULT, Timing
 
 __all__ = ["Master", "MasterParts"]
 
-ADDRESS_S = 0.5
+ADDRESS_S = 1.0
 """Interval at which a master checks that its socket still exists."""
 
 

@@ -104,12 +104,12 @@ class SimLog:
                 await asyncio.sleep(CAMPAIGN_S)
                 continue
             if after >= self._store.contents.last:
-                await self._woken(FOLLOW_S * self._chance.uniform(0.2, 2.0))
+                await self._woken(self._store.wake_at_append, FOLLOW_S * self._chance.uniform(0.2, 2.0))
 
-    async def _woken(self, timeout_s: float) -> None:
+    async def _woken(self, subscribe: Callable[[Process, asyncio.Event], None], timeout_s: float) -> None:
         """Wait for a notification of the store."""
         event = asyncio.Event()
-        self._store.wake_for(self._process, event)
+        subscribe(self._process, event)
         await tasks.wait_or_set(event, timeout_s)
 
     async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
@@ -161,7 +161,7 @@ class SimLog:
                 return SimLeadership(
                     self._store, self._process, holder, Term(term), asked, self._lease_s, self._renew_s
                 )
-            await self._woken(-term / 1e9 + CAMPAIGN_S * self._chance.random())
+            await self._woken(self._store.wake_when_free, -term / 1e9 + CAMPAIGN_S * self._chance.random())
 
     async def leader(self) -> Leader | None:
         """See ``ports.EventLog``."""

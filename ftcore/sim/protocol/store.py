@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import attrs
+
 from ftcore.errors import FtcoreError, LogFull, LogUnavailable
 from ftcore.events.codec import decode
 from ftcore.events.envelope import Event
@@ -27,6 +29,33 @@ JOB = JobName("job")
 
 PATIENCE_NS = ns(1.5)
 """Timeout of a request for its sender."""
+
+
+@attrs.define
+class _Request:
+    """A request to the store.
+
+    Args:
+        asker: the requesting process.
+        work: the work.
+        answer: called with the answer.
+        gives_up_at: when the asker gives up, in nanoseconds.
+        answered: whether the store answers if it is reachable.
+    """
+
+    asker: Process
+    work: Callable[[], Any]
+    answer: Callable[[Any], None]
+    gives_up_at: int
+    answered: bool = True
+    _given_up: bool = False
+
+    def give_up_in_time(self, clock: Scheduler) -> None:
+        """No answer arrives in time: the asker gives up, once."""
+        if not self._given_up:
+            self._given_up = True
+            delay = max(0, self.gives_up_at - clock.now)
+            self.asker.after(delay, lambda: self.answer(LogUnavailable("the store does not answer")))
 
 
 class Store:
@@ -56,7 +85,8 @@ class Store:
         self._lease = ns(lease_s)
         self._holder: object = None
         self._until = 0
-        self._waiting: list[tuple[Process, asyncio.Event]] = []
+        self._followers: list[tuple[Process, asyncio.Event]] = []
+        self._candidates: list[tuple[Process, asyncio.Event]] = []
 
     # -- requests of processes
 
@@ -71,45 +101,43 @@ class Store:
             answer: called with the answer.
             reads: the work is read-only, so the client retries after a lost answer.
         """
-        settled = False
-
-        def settle(result: Any) -> None:
-            nonlocal settled
-            if not settled:
-                settled = True
-                answer(result)
-
-        def give_up() -> None:
-            if not settled:
-                settle(LogUnavailable("the store does not answer"))
-
-        asker.after(PATIENCE_NS, give_up)
+        request = _Request(asker, work, answer, gives_up_at=self.clock.now + PATIENCE_NS)
         delay = ns(0.002 * self.slow) + self.net.delay()
-        strange = not reads and self.chance.random() < self.ambiguous
-        if strange and self.chance.random() < 0.3:
+        request.answered = reads or self.chance.random() >= self.ambiguous
+        if not request.answered and self.chance.random() < 0.3:
             delay += ns(self.chance.uniform(0.5, 3.0))
-        self.clock.after(delay, partial(self._serve, asker, work, settle, not strange))
+        if delay >= PATIENCE_NS:
+            request.give_up_in_time(self.clock)
+        self.clock.after(delay, partial(self._serve, request))
 
-    def _serve(self, asker: Process, work: Callable[[], Any], settle: Callable[[Any], None], answered: bool) -> None:
-        name = asker.host.name
+    def _serve(self, request: "_Request") -> None:
+        name = request.asker.host.name
         if self.clock.now < self.down_until or self.net.blocks(name, HOST):
+            request.give_up_in_time(self.clock)
             return
         try:
-            result = work()
+            result = request.work()
         except FtcoreError as error:
             result = error
-        if answered and not self.net.blocks(HOST, name):
-            asker.after(self.net.delay(), partial(settle, result))
+        delay = self.net.delay()
+        if not request.answered or self.net.blocks(HOST, name) or self.clock.now + delay >= request.gives_up_at:
+            request.give_up_in_time(self.clock)
+        else:
+            request.asker.after(delay, partial(request.answer, result))
 
-    def wake_for(self, process: Process, event: asyncio.Event) -> None:
-        """Set an event of a process when events are appended or the leadership becomes free."""
-        self._waiting.append((process, event))
+    def wake_at_append(self, process: Process, event: asyncio.Event) -> None:
+        """Set an event of a process when events are appended."""
+        self._followers.append((process, event))
 
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
+    def wake_when_free(self, process: Process, event: asyncio.Event) -> None:
+        """Set an event of a process when the leadership becomes free."""
+        self._candidates.append((process, event))
+
+    def _wake(self, waiting: list[tuple[Process, asyncio.Event]]) -> None:
         for process, event in waiting:
             if not self.net.blocks(HOST, process.host.name):
                 process.after(self.net.delay(), event.set)
+        waiting.clear()
 
     # -- operations
 
@@ -120,7 +148,7 @@ class Store:
         if self.contents.append(bodies, term, expected):
             self.bodies += bodies
             self.events += map(decode, bodies)
-            self._wake()
+            self._wake(self._followers)
 
     def read(self, after: Seq, until: Seq | None = None) -> list[Event]:
         """See ``EventLog.read``."""
@@ -158,7 +186,7 @@ class Store:
         """Release the leadership."""
         if self._holder is holder:
             self._holder = None
-            self._wake()
+            self._wake(self._candidates)
 
     def leader(self) -> Leader | None:
         """See ``EventLog.leader``."""

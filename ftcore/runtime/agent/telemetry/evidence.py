@@ -1,5 +1,6 @@
 """Evidence of workers as facts: notes on their pages; for a failure also error file, output and last steps."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -7,7 +8,7 @@ import attrs
 from ftcore.events.worker import EVIDENCE_BYTES_MAX, FaultObserved, WorkerFailed
 from ftcore.faults.window import StepRing
 from ftcore.ids import SECOND, Round
-from ftcore.ports import Supervisor
+from ftcore.ports import Progress, Supervisor
 from ftcore.runtime.agent.telemetry.errorfile import read_error_file
 from ftcore.runtime.agent.telemetry.watch_notes import NoteFact, NotesWatch
 
@@ -30,14 +31,14 @@ class Evidence:
         self._notes.begin(round_, base_rank)
         self._ring.begin(base_rank)
 
-    def notes(self, now: float, incarnation: str) -> list[NoteFact]:
+    def notes(self, pages: Sequence[Progress | None], now: float, incarnation: str) -> list[NoteFact]:
         """The new notes on the workers' pages.
 
         Args:
+            pages: their contents, by local rank.
             now: monotonic seconds.
             incarnation: the agent's incarnation.
         """
-        pages = self._supervisor.progress()
         self._ring.take(pages)
         return [self._with_window(note, now) for note in self._notes.read(pages, now, incarnation)]
 

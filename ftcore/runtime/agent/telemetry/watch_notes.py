@@ -21,8 +21,8 @@ from ftcore.ids import Round
 from ftcore.ports import Progress
 from ftcore.shm.notes import CheckpointNote, FindingNote
 
-POLL_S: Final = 0.2
-"""Interval of reading the pages, in seconds."""
+PAGES_POLL_S: Final = 0.2
+"""Interval of reading the pages, in seconds: shared memory has no notification."""
 
 QUIET_S: Final = 60.0
 """Time after a report in which findings of that kind are only counted, in seconds."""

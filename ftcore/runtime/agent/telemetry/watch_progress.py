@@ -40,6 +40,7 @@ from ftcore.ports import DeepInspector, Host, Inspector, Progress, Signs
 from ftcore.runtime.agent.telemetry import samples
 from ftcore.runtime.agent.telemetry.loaders import LoaderWatch, described
 from ftcore.runtime.agent.telemetry.unanswered import UnansweredWatch
+from ftcore.runtime.agent.telemetry.watch_notes import PAGES_POLL_S
 from ftcore.runtime.host import THIS_HOST
 from ftcore.shm.calls import Call
 from ftcore.shm.sections import FIRST_STEP
@@ -226,25 +227,42 @@ class ProgressWatch:
         changed, self._changed = self._changed, False
         return self._stands if changed else None
 
-    async def check(self, pages: Callable[[], Sequence[Progress | None]], now: Callable[[], float]) -> None:
-        """Check the workers, and sample those that show no progress.
+    def is_due(self, now: float) -> bool:
+        """Whether to call ``check`` now, at monotonic seconds, rather than at the next reading of the pages."""
+        return self._checked_at is None or now - self._checked_at > self.check_s - PAGES_POLL_S / 2
+
+    def check(self, pages: Sequence[Progress | None], now: float) -> list[int]:
+        """Check the workers.
 
         Args:
-            pages: returns the contents of the workers' pages, by local rank.
-            now: returns monotonic seconds, of the pages' clock.
+            pages: contents of the workers' pages, by local rank.
+            now: monotonic seconds, of the pages' clock.
+
+        Returns:
+            Local ranks without progress, if they are to be sampled now.
         """
-        at = now()
-        self._excuse(at)
-        self._take_all(pages(), at)
-        quiet = self._quiet(at)
+        self._excuse(now)
+        self._take_all(pages, now)
+        quiet = self._quiet(now)
         if not quiet:
             self._samples = 0
             if self._stands:
                 self._set(())
-            return
-        if self._samples and at - self._sampled < self._jitter * self._pause_s(quiet):
-            return
-        self._sampled, self._samples, self._jitter = at, self._samples + 1, self._host.uniform(*JITTER)
+        elif not self._samples or now - self._sampled >= self._jitter * self._pause_s(quiet):
+            return quiet
+        return []
+
+    async def sample(
+        self, quiet: Sequence[int], pages: Callable[[], Sequence[Progress | None]], now: Callable[[], float]
+    ) -> None:
+        """Sample workers that show no progress.
+
+        Args:
+            quiet: their local ranks.
+            pages: returns the contents of the workers' pages, by local rank.
+            now: returns monotonic seconds, of the pages' clock.
+        """
+        self._sampled, self._samples, self._jitter = now(), self._samples + 1, self._host.uniform(*JITTER)
         workers = self._workers
         signed = [worker.signed for worker in workers]
         net, kept, at = await self._sample([workers[local] for local in quiet], quiet, now)

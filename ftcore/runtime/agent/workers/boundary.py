@@ -34,7 +34,7 @@ SETTLE_S: Final = 0.005
 """Seconds between writing an order and reading where the workers are: far longer than memory needs to show it."""
 
 POLL_S: Final = 0.005
-"""Interval in seconds of reading where the workers are."""
+"""Shortest interval in seconds of reading where the workers are."""
 
 
 class BoundaryPerformer:
@@ -148,9 +148,11 @@ class BoundaryPerformer:
 
     async def _until(self, command: Any, able: int, done: Callable[[BoundaryState], bool]) -> None:
         """Wait until all workers have carried out an order; raises ``Refused`` if one cannot, or a newer order came."""
+        now = asyncio.get_running_loop().time
+        began = now()
         while not all(map(done, self._living(able))):
             self._check_reachable(command.boundary)
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(max(POLL_S, (now() - began) / 50))  # known to 2 %
             if self._newest is not command:
                 raise Refused("a later order revoked it")
 

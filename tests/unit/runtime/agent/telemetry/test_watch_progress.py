@@ -121,7 +121,9 @@ class Node:
         return (), ""
 
     def look(self) -> tuple[RankState, ...] | None:
-        asyncio.run(self.watch.check(lambda: self.pages, lambda: self.now))
+        quiet = self.watch.check(self.pages, self.now)
+        if quiet:
+            asyncio.run(self.watch.sample(quiet, lambda: self.pages, lambda: self.now))
         return self.watch.changes()
 
     def step(self, *local_ranks: int, times: int = 1) -> None:
