@@ -1,19 +1,23 @@
 """CPU time of the commands that read a log: start-up, and ``explain`` and ``report`` of a long log.
 
 The log is made with ``testing.JobDriver``, so every decision in it is the production engine's: 1,000 nodes, a fault
-every 17,000 events, progress samples between. The first ``explain`` reads the whole log and keeps an overview, the
-second continues from it; an exported file contains one. The limit is one pass over the same file, in the same run, that
+every 17,000 events, progress samples between. The first ``explain`` of a file reads the whole log and keeps an
+overview, the second continues from it; an exported file contains one, and so does the newest snapshot of a log in a
+store, which a master writes. The limit is one pass over the same file, in the same run, that
 splits lines and decodes them to plain values with msgspec. The limit of a start-up is an empty program of the same
 Python.
 Figures are user and system CPU time, the least of several runs: other processes disturb them less than wall time.
 """
 
 import argparse
+import asyncio
+import itertools
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,8 +25,16 @@ import attrs
 from results import table, write
 
 from ftcore.events.job import JobProgressed
-from ftcore.ids import JobName
-from ftcore.logs.archive import ArchiveWriter
+from ftcore.ids import JobName, Seq
+from ftcore.launch.overview import LogOverview
+from ftcore.logs import open_store
+from ftcore.logs.archive import ArchiveWriter, read_events
+from ftcore.ports import Candidate
+from ftcore.runtime.master.overview import SnapshotOverview
+from ftcore.runtime.master.retention import Sizes
+from ftcore.states.fold import fold
+from ftcore.states.model import JobState
+from ftcore.states.snapshot import pack, seal
 from ftcore.testing.driver import JobDriver
 
 EVENTS, QUICK_EVENTS = 1_000_000, 50_000
@@ -116,6 +128,33 @@ def _train(driver: JobDriver, events: int) -> None:
             driver.commit()
 
 
+def stored_log(path: Path, store: str, snapshot: int) -> None:
+    """Write the events of a file to a store, and the snapshots that a master would make; prints their cost."""
+    asyncio.run(_store(path, store, snapshot))
+
+
+async def _store(path: Path, url: str, every: int) -> None:
+    logs, state, spent_s, batch = open_store(url), JobState(), 0.0, []
+    log = await logs.open(JobName("long"), create=True)
+    lead = await log.campaign(Candidate(host="h", pid=1, address="unix:x"))
+    overview = SnapshotOverview(log, LogOverview())
+    for event in itertools.chain(read_events(path), [None]):
+        if event is not None:
+            batch.append(event)
+        if batch and (event is None or len(batch) == 1000):
+            await log.append(batch, term=lead.term, expected_seq=Seq(state.seq))
+            for each in batch:
+                fold(state, each)
+            batch.clear()
+            if state.seq % every == 0:
+                began = time.process_time()
+                stored = await overview.until(Seq(state.seq))
+                spent_s += time.process_time() - began
+                await log.save_snapshot(seal(pack(state), stored), term=lead.term)
+    await logs.close()
+    print(f"overviews in snapshots: {spent_s / state.seq * 1e6:.1f} us of the master's CPU per event", flush=True)
+
+
 def long_message(path: Path) -> None:
     """Write a short log with a fault whose message has 10 MB."""
     driver = JobDriver(nodes=2, slots=1)
@@ -145,20 +184,22 @@ def start_ups(short: Path) -> str:
     return table(("command", "CPU", "of the limit", f"< {START_MS} ms"), rows)
 
 
-def readings(path: Path, message: Path, page: Path) -> str:
+def readings(path: Path, store: str, message: Path, page: Path) -> str:
     """Measure commands that read a long log."""
     once = cost([sys.executable, "-c", PASS, str(path)], 2)
     rows = [["limit: one pass with msgspec", f"{once.cpu_s:.1f} s", f"{once.peak_mib:.0f} MiB", "1", ""]]
     exported = path.with_name("exported.ftlog")
+    file = f"file:{path}"
     for what, log, argv, runs, target in (
-        ("explain, first reading", path, ("explain",), 1, ""),
-        ("explain, second reading", path, ("explain",), 3, f"{EXPLAIN_S:g} s"),
-        ("goodput, third reading", path, ("goodput",), 3, ""),
-        ("export", path, ("export", "-o", str(exported)), 1, ""),
-        ("explain, exported file", exported, ("explain",), 3, f"{EXPLAIN_S:g} s"),
-        ("report", path, ("report", "-o", str(page)), 1, f"{REPORT_S:g} s, {REPORT_MIB} MiB"),
+        ("explain, a live log, first reading", store, ("--job", "long", "explain"), 1, f"{EXPLAIN_S:g} s"),
+        ("explain, a file, first reading", file, ("explain",), 1, ""),
+        ("explain, a file, second reading", file, ("explain",), 3, f"{EXPLAIN_S:g} s"),
+        ("goodput, a file, third reading", file, ("goodput",), 3, ""),
+        ("export", file, ("export", "-o", str(exported)), 1, ""),
+        ("explain, exported file", f"file:{exported}", ("explain",), 3, f"{EXPLAIN_S:g} s"),
+        ("report", file, ("report", "-o", str(page)), 1, f"{REPORT_S:g} s, {REPORT_MIB} MiB"),
     ):
-        found = cost(ftctl("--store", f"file:{log}", *argv), runs)
+        found = cost(ftctl("--store", log, *argv), runs)
         spent = f"{found.cpu_s:.2f} s"
         rows.append([f"ftctl {what}", spent, f"{found.peak_mib:.0f} MiB", f"{found.cpu_s / once.cpu_s:.2f}", target])
     found = cost(ftctl("--store", f"file:{message}", "explain"), 2)
@@ -177,7 +218,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder  # for the overviews of this run alone
         path, message, short = (Path(folder) / f"{name}.ftlog" for name in ("long", "message", "short"))
-        for make, *what in ((long_log, path, events, nodes), (long_message, message), (long_log, short, 1, 4, 100)):
+        store = f"sqlite:{folder}/store"
+        for make, *what in (
+            (long_log, path, events, nodes),
+            (stored_log, path, store, Sizes().snapshot),
+            (long_message, message),
+            (long_log, short, 1, 4, 100),
+        ):
             process = multiprocessing.get_context("spawn").Process(target=make, args=what)
             process.start()  # a child begins with the peak memory of its parent, so this process stays small
             process.join()
@@ -185,7 +232,7 @@ def main() -> None:
             f"A log of {events:,} events and {nodes:,} nodes with a fault every {FAULT_EVERY:,} events; "
             f"{path.stat().st_size / 1e6:.0f} MB. CPU time, user and system, the least of several runs.",
             start_ups(short),
-            readings(path, message, Path(folder) / "page.html"),
+            readings(path, store, message, Path(folder) / "page.html"),
         ]
     if args.quick or args.dry:
         print("\n\n".join(parts))

@@ -1,8 +1,9 @@
 """Reading a long log by its overview (``replay.overview``), if there is one that fits; else from its start.
 
-An overview comes from an exported archive itself, or from the user's cache. It fits if this code made it, and of the
-same events: of an archive file, the digest of all its bytes says so; of any other log, the chained digest of the last
-event. The events that it covers are not read again, so damage to them since then is found by `ftctl replay --verify`.
+An overview comes from an exported archive itself, from the newest snapshot in a job's store, or from the user's cache.
+It fits if this code made it, and of the same events: of an archive file, the digest of all its bytes says so; of any
+other log, the chained digest of the last event. The events that it covers are not read again, so damage to them since
+then is found by `ftctl replay --verify`.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from ftcore.logs.stores import archive_file
 from ftcore.ports import AppendOnlyLog
 from ftcore.replay.causality import CausalTree
 from ftcore.replay.overview import JobOverview, OverviewLabel, label_in, pack_overview, restore_overview
+from ftcore.states.snapshot import overview_in
 
 LONG_EVENTS = 20_000
 """Events of a log beyond which overviews are used: a shorter one is read at once."""
@@ -86,12 +88,11 @@ class ExportOverview:
             except (LogCorrupt, UnknownEvent):
                 self._overview = None
 
-    def attach(self, reading: LogReading, writer: ArchiveWriter) -> None:
+    def attach(self, writer: ArchiveWriter) -> None:
         """Add the overview to the archive that all events were written to."""
         overview, code = self._overview, code_digest()
         if overview is None or not code:
             return
-        overview.skipped, overview.newer = dict(reading.skipped), reading.newer
         stored = pack_overview(overview, OverviewLabel(code=code, seq=overview.state.seq, digest=writer.digest))
         if stored is not None:
             writer.attach(stored)
@@ -100,13 +101,12 @@ class ExportOverview:
 async def _from_start(reading: LogReading) -> JobOverview:
     overview = JobOverview()
     await reading.feed(overview)
-    overview.skipped, overview.newer = dict(reading.skipped), reading.newer
     return overview
 
 
 async def _continued(reading: LogReading, overview: JobOverview) -> JobOverview:
     """Read the events after an overview; the whole log, if they do not continue it."""
-    reading.go_on(Seq(overview.state.seq), overview.skipped, overview.newer)
+    reading.go_on(Seq(overview.state.seq), overview.unknown)
     try:
         await reading.feed(overview, after=Seq(overview.state.seq))
     except FtcoreError:
@@ -117,7 +117,6 @@ async def _continued(reading: LogReading, overview: JobOverview) -> JobOverview:
     if reading.error is not None:
         reading.begin_again()
         return await _from_start(reading)
-    overview.skipped, overview.newer = dict(reading.skipped), reading.newer
     return overview
 
 
@@ -182,14 +181,19 @@ class _OfLog:
         self._log, self._key, self._code, self._cache = log, key, code, OverviewCache()
 
     async def found(self) -> JobOverview | None:
-        stored = await in_thread(self._cache.read, self._key)
-        label = None if stored is None else label_in(stored)
-        if stored is None or label is None or label.code != self._code:
-            return None
+        snapshot = await self._log.snapshot()
+        kept = [b"" if snapshot is None else overview_in(snapshot), await in_thread(self._cache.read, self._key) or b""]
+        labelled = [(label, stored) for stored in kept if (label := label_in(stored)) is not None]
+        for label, stored in sorted(labelled, key=lambda pair: pair[0].seq, reverse=True):
+            if await self._fits(label) and (overview := restore_overview(stored, label)) is not None:
+                return overview
+        return None
+
+    async def _fits(self, label: OverviewLabel) -> bool:
         seq = Seq(label.seq)
-        if seq > await self._log.last_seq() or await self._log.digest_at(seq) != label.digest:
-            return None
-        return restore_overview(stored, label)
+        if label.code != self._code or seq > await self._log.last_seq():
+            return False
+        return await self._log.digest_at(seq) == label.digest
 
     async def keep(self, overview: JobOverview) -> None:
         digest = await self._log.digest_at(Seq(overview.state.seq))

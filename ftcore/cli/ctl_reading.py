@@ -15,12 +15,12 @@ import attrs
 from ftcore.cli.ctl_output import say
 from ftcore.cli.ctl_store import joined, opened
 from ftcore.errors import FtcoreError, LogCorrupt, UnknownEvent
-from ftcore.events.envelope import Event, Unknown
-from ftcore.events.master import MasterElected
+from ftcore.events.envelope import Event
 from ftcore.ids import Seq
 from ftcore.logs.stores import archive_file
 from ftcore.ports import EventLog
 from ftcore.states.revisions import NEWEST
+from ftcore.states.unknown import UnknownParts
 from ftcore.wording import plural, printable
 
 
@@ -41,8 +41,7 @@ class LogReading:
         error: why a reading ended too early; None: none did.
         ends: the last event before that point.
         halfway: a reader failed at an event after that point, which it may have processed in part.
-        skipped: number of ignorable events of unknown types that were read, by type.
-        newer: the newest unknown revision of the decision rules that a master used; 0: all are known.
+        unknown: what this ftcore does not know of the events that were read.
     """
 
     log: EventLog
@@ -50,8 +49,7 @@ class LogReading:
     error: FtcoreError | None = None
     ends: Seq = Seq(0)
     halfway: bool = False
-    skipped: dict[str, int] = attrs.field(factory=dict)
-    newer: int = 0
+    unknown: UnknownParts = attrs.field(factory=UnknownParts)
     _noted: int = 0
     _told: set[str] = attrs.field(factory=set)
 
@@ -73,16 +71,16 @@ class LogReading:
     def begin_again(self) -> None:
         """Forget what an earlier reading found, before the log is read again from its start."""
         self.error, self.ends, self.halfway = None, Seq(0), False
-        self.go_on(Seq(0), {}, 0)
+        self.go_on(Seq(0), UnknownParts())
 
-    def go_on(self, after: Seq, skipped: dict[str, int], newer: int) -> None:
+    def go_on(self, after: Seq, unknown: UnknownParts) -> None:
         """Take over what an earlier reading found in the events up to one.
 
         Args:
             after: the last of them.
-            skipped, newer: see the class.
+            unknown: see the class.
         """
-        self._noted, self.skipped, self.newer = after, dict(skipped), newer
+        self._noted, self.unknown = after, unknown.copy()
 
     async def note_cut(self) -> None:
         """Note that the log ends before its end, for a command that reads the log by itself."""
@@ -131,13 +129,13 @@ class LogReading:
 
     def lines(self) -> list[str]:
         """What the user should know, as messages."""
-        found = []
-        if self.skipped:
-            types = ", ".join(f"{name} ({count})" for name, count in self.skipped.items())
-            found.append(f"skipped {plural(sum(self.skipped.values()), 'event')} of unknown types: {types}")
-        if self.newer:
+        found, skipped, newer = [], self.unknown.skipped, self.unknown.newer
+        if skipped:
+            types = ", ".join(f"{name} ({count})" for name, count in skipped.items())
+            found.append(f"skipped {plural(sum(skipped.values()), 'event')} of unknown types: {types}")
+        if newer:
             found.append(
-                f"a master decided by revision {self.newer} of the rules, this ftcore knows up to {NEWEST}: the state "
+                f"a master decided by revision {newer} of the rules, this ftcore knows up to {NEWEST}: the state "
                 "may lack what is newer, and decisions cannot be compared"
             )
         if self.error is not None:
@@ -154,17 +152,14 @@ class LogReading:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         stopped = None if self.error is None else str(self.error)
-        return {"skipped_types": self.skipped, "stopped": stopped, "newer_revision": self.newer or None}
+        unknown = self.unknown
+        return {"skipped_types": unknown.skipped, "stopped": stopped, "newer_revision": unknown.newer or None}
 
     def _note(self, event: Event) -> None:
         if event.seq <= self._noted:
             return
         self._noted = event.seq
-        if type(event.data) is Unknown:
-            if event.ignorable:
-                self.skipped[event.type] = self.skipped.get(event.type, 0) + 1
-        elif type(event.data) is MasterElected and event.data.decides > NEWEST:
-            self.newer = max(self.newer, event.data.decides)
+        self.unknown.note(event)
 
 
 @contextlib.asynccontextmanager

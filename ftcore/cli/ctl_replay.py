@@ -166,7 +166,7 @@ async def export_log(args: argparse.Namespace) -> int:
                 if collected is not None:
                     collected.feed(event)
             if collected is not None and reading.error is None:
-                collected.attach(reading, writer)
+                collected.attach(writer)
     where = written(path, "the archive" if writer.replaced else "")
     say(f"wrote {plural(writer.events, 'event')} of {log.job} to {where}")
     return reading.exit_code

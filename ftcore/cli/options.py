@@ -244,7 +244,7 @@ def _add_log(parser: argparse.ArgumentParser) -> None:
         group,
         "--snapshot-events",
         type=positive,
-        default=50_000,
+        default=20_000,
         metavar="N",
         help="number of events between two snapshots of the job's state (default: %(default)s)",
     )

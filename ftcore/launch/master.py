@@ -14,6 +14,7 @@ from ftcore.errors import FtcoreError
 from ftcore.ids import JobName
 from ftcore.launch.candidacy import MASTER_PREFIX, Candidacy
 from ftcore.launch.observing import ObserverProcesses
+from ftcore.launch.overview import LogOverview
 from ftcore.launch.security import credentials
 from ftcore.logs import open_store
 from ftcore.logs.archived import JoinedLog
@@ -77,7 +78,7 @@ async def _lead(candidacy: Candidacy) -> None:
         node_argv=candidacy.node_argv,
         timing=timing,
         standby=candidacy.standby,
-        retention=RetentionConfig(log=own, archive=kept, sizes=_sizes(candidacy)),
+        retention=RetentionConfig(log=own, archive=kept, sizes=_sizes(candidacy), overview=LogOverview),
         on_leading=observers.start,
     )
     running = asyncio.create_task(master.run())

@@ -214,6 +214,27 @@ class RetainedLog(AppendOnlyLog, Protocol):
         """Space usage of the store; None if the store has no limit of its own."""
 
 
+class OverviewMaker(Protocol):
+    """Collects from all events of a log what its readers show, for its snapshots. All methods block; any may raise."""
+
+    def begin(self, stored: bytes, digest: str) -> Seq:
+        """Continue from a stored overview.
+
+        Args:
+            stored: the overview; empty: none.
+            digest: digest of the log up to its last event, as in ``AppendOnlyLog.digest_at``.
+
+        Returns:
+            Its last event; 0: it does not fit, and the events are needed from the first.
+        """
+
+    def feed(self, bodies: Sequence[bytes]) -> None:
+        """Process the next events, as stored."""
+
+    def make(self, digest: str) -> bytes:
+        """The overview of the events so far, of which the log has this digest; empty: it cannot be stored."""
+
+
 class LeaderElection(Protocol):
     """The leader election of one job. Raised by all methods: as for ``AppendOnlyLog``."""
 

@@ -19,7 +19,7 @@ OPTIONS: dict[str, str] = {
     "policy": "policy file: the chain of recovery policies; the same on all nodes",
     "archive": "directory to which old events are moved, shared by all nodes (default: FTCORE_ARCHIVE, else none)",
     "keep_events": "number of events kept in the store if there is an archive (default 100000)",
-    "snapshot_events": "number of events between two snapshots of the job's state (default 50000)",
+    "snapshot_events": "number of events between two snapshots of the job's state (default 20000)",
     "log_level": "log level of ftcore's own messages: debug, info, warning (default) or error",
 }
 """All keys of ``--rdzv-conf`` with their meaning."""

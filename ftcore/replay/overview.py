@@ -25,6 +25,7 @@ from ftcore.replay.causality import IncidentRanges, SavedRanges
 from ftcore.replay.clocks import ClockBounds, SavedClocks
 from ftcore.replay.goodput import GoodputLedger, SavedLedger, restore_ledger, save_ledger
 from ftcore.states.model import JobState
+from ftcore.states.unknown import UnknownParts
 from ftcore.version import __version__
 
 FORMAT: Final = 1
@@ -73,16 +74,14 @@ class JobOverview:
         ledger: the use of time, and the incidents.
         clocks: the clocks of the nodes.
         ranges: the events of each incident.
-        skipped: number of ignorable events of unknown types, by type; set by who reads the log.
-        newer: the newest unknown revision of the decision rules, likewise; 0: all are known.
+        unknown: what this ftcore does not know of the events.
     """
 
     def __init__(self) -> None:
         self.ledger = GoodputLedger()
         self.clocks = ClockBounds()
         self.ranges = IncidentRanges()
-        self.skipped: dict[str, int] = {}
-        self.newer = 0
+        self.unknown = UnknownParts()
 
     @property
     def state(self) -> JobState:
@@ -91,6 +90,7 @@ class JobOverview:
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
+        self.unknown.note(event)
         self.ledger.feed(event)
         self.ranges.feed(event)
         if event.at is not None or type(event.data) is not JobProgressed:  # most events of a long log
@@ -118,8 +118,8 @@ def pack_overview(overview: JobOverview, label: OverviewLabel) -> bytes | None:
             ledger=save_ledger(overview.ledger),
             clocks=overview.clocks.saved(),
             ranges=overview.ranges.saved(),
-            skipped=overview.skipped,
-            newer=overview.newer,
+            skipped=overview.unknown.skipped,
+            newer=overview.unknown.newer,
         )
     )
     if len(body) > BYTES_MAX:
@@ -158,7 +158,7 @@ def _restored(body: _OverviewBody, label: OverviewLabel) -> JobOverview | None:
     overview.ledger = restore_ledger(body.ledger)
     overview.clocks = ClockBounds.restored(body.clocks)
     overview.ranges = IncidentRanges.restored(body.ranges)
-    overview.skipped, overview.newer = body.skipped, body.newer
+    overview.unknown = UnknownParts(body.skipped, body.newer)
     return overview if overview.state.seq == label.seq else None
 
 

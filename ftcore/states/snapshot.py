@@ -2,6 +2,7 @@
 
     {"ftsnap":1,"version":"0.1.0","model":"5c0f...","seq":50000,"digest":"9a77..."}
     {"state":{...},"tail":[...]}                                                      deflated
+    an overview of the log, for its readers, if the header has its length             (``replay.overview``)
 
 House rules:
 
@@ -38,6 +39,7 @@ class _SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     seq: int
     digest: str
+    overview: int = 0
 
 
 class _SnapshotBody(msgspec.Struct, frozen=True):
@@ -83,14 +85,33 @@ def pack(state: JobState, tail: Iterable[Event] = ()) -> Packed:
     return Packed(state.seq, to_json(state), tuple(tail))
 
 
-def seal(packed: Packed) -> Snapshot:
-    """Compress a packed state into a snapshot."""
+def seal(packed: Packed, overview: bytes = b"") -> Snapshot:
+    """Compress a packed state into a snapshot.
+
+    Args:
+        packed: the state.
+        overview: an overview of the same events, as stored; empty: none.
+    """
     header = _SnapshotHeader(
-        ftsnap=FORMAT, version=__version__, model=model(), seq=packed.seq, digest=digest_of(packed.state)
+        ftsnap=FORMAT,
+        version=__version__,
+        model=model(),
+        seq=packed.seq,
+        digest=digest_of(packed.state),
+        overview=len(overview),
     )
     body = _SnapshotBody(msgspec.Raw(packed.state), [msgspec.Raw(encode(event)) for event in packed.tail])
     deflated = zlib.compress(msgspec.json.encode(body), 1)
-    return Snapshot(seq=Seq(packed.seq), body=msgspec.json.encode(header) + b"\n" + deflated)
+    return Snapshot(seq=Seq(packed.seq), body=msgspec.json.encode(header) + b"\n" + deflated + overview)
+
+
+def overview_in(snapshot: Snapshot) -> bytes:
+    """The overview in a snapshot, not verified; empty if there is none."""
+    try:
+        length = msgspec.json.decode(snapshot.body.partition(b"\n")[0], type=_SnapshotHeader).overview
+    except msgspec.MsgspecError:
+        return b""
+    return snapshot.body[-length:] if length > 0 else b""
 
 
 def restore(snapshot: Snapshot) -> Restored | None:
@@ -101,6 +122,7 @@ def restore(snapshot: Snapshot) -> Restored | None:
         known = (header.ftsnap, header.version, header.model, header.seq)
         if known != (FORMAT, __version__, model(), snapshot.seq):
             return None
+        deflated = deflated[: len(deflated) - header.overview]
         body = msgspec.json.decode(zlib.decompress(deflated), type=_SnapshotBody)
         state = msgspec.json.decode(body.state, type=JobState)
         tail = tuple(decode(event) for event in body.tail)

@@ -1,6 +1,6 @@
 """Limits the size of the job's log, in the background: snapshots, archive, truncation, compaction.
 
-    every SNAPSHOT events:   pack (in the master's loop) -> seal (thread) -> save
+    every SNAPSHOT events:   pack (in the master's loop) -> overview (thread) -> seal (thread) -> save
     every PIECE events:      read the stored bytes -> write and sync a file of the archive (thread)
     then:                    truncate events that are archived, precede the older snapshot, and are KEEP events old
 
@@ -27,8 +27,9 @@ from ftcore.events.codec import chain
 from ftcore.events.envelope import Event
 from ftcore.events.retention import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
 from ftcore.ids import Seq, Term
-from ftcore.ports import Archive, Floor, RetainedLog, Space
+from ftcore.ports import Archive, Floor, OverviewMaker, RetainedLog, Space
 from ftcore.runtime import tasks
+from ftcore.runtime.master.overview import SnapshotOverview
 from ftcore.states.model import JobState
 from ftcore.states.snapshot import Packed, pack, restore, seal
 
@@ -58,7 +59,7 @@ class Sizes:
         keep: events that stay in the live log unless space is low.
     """
 
-    snapshot: int = 50_000
+    snapshot: int = 20_000
     quiet_snapshot: int = 1_000
     quiet_s: float = 600.0
     piece: int = 10_000
@@ -74,12 +75,14 @@ class RetentionConfig:
         archive: receives events before they are truncated; None: nothing is truncated.
         sizes: sizes in events.
         interval_s: interval of space checks and retries, in seconds.
+        overview: makes the overviews in the snapshots; None: they have none.
     """
 
     log: RetainedLog
     archive: Archive | None = None
     sizes: Sizes = Sizes()
     interval_s: float = INTERVAL_S
+    overview: Callable[[], OverviewMaker] | None = None
 
 
 class LogRetention:
@@ -103,6 +106,8 @@ class LogRetention:
         self._sizes = retention.sizes
         self._interval_s = retention.interval_s
         self._wake = asyncio.Event()
+        maker = retention.overview() if retention.overview is not None else None
+        self._overview = SnapshotOverview(retention.log, maker)
         self._packed: Packed | None = None
         self._last = Seq(0)
         self._snapshot_seq = -1
@@ -189,7 +194,8 @@ class LogRetention:
         if packed is None:
             return
         try:
-            snapshot = await asyncio.to_thread(seal, packed)
+            overview = await self._overview.until(Seq(packed.seq))
+            snapshot = await asyncio.to_thread(seal, packed, overview)
             await self._log.save_snapshot(snapshot, term=self._term)
         finally:
             self._packed = None  # a failed save is not repeated: a newer snapshot follows

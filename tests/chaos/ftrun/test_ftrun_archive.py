@@ -11,9 +11,27 @@ from harness import Ftrun, ftrun, kill, wait_until
 from ftcore.ids import JobName
 from ftcore.logs import open_store
 from ftcore.ports import Floor
+from ftcore.replay.overview import OverviewLabel, label_in
+from ftcore.states.snapshot import overview_in
 
 SAMPLES = {"progress_sample_s": 0.05}
 SMALL = ("--snapshot-events", "10", "--keep-events", "5")
+
+
+def overview(job: Ftrun) -> tuple[OverviewLabel | None, str]:
+    """What the overview in the newest snapshot was made of, and the digest of the log there."""
+
+    async def look() -> tuple[OverviewLabel | None, str]:
+        store = open_store(job.store)
+        try:
+            log = await store.open(JobName(job.job))
+            newest = await log.snapshot()
+            assert newest is not None
+            return label_in(overview_in(newest)), await log.digest_at(newest.seq)
+        finally:
+            await store.close()
+
+    return asyncio.run(look())
 
 
 def floor(job: Ftrun) -> Floor:
@@ -54,6 +72,8 @@ def test_a_long_log_is_archived_while_masters_die(tmp_path: Path, backend: str, 
 def _read(job: Ftrun, archive: Path) -> None:
     events = [json.loads(line) for line in job.ftctl("events", "--format", "json").stdout.splitlines()]
     begins = floor(job)
+    label, digest = overview(job)  # the second master continued that of the first: it has not read the archive
+    assert label is not None and label.digest == digest
     assert len(events) > begins.seq > 9 and begins.archive == str(archive / job.job)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     explained = job.ftctl("explain", "--format", "json")

@@ -13,12 +13,15 @@ from ftcore.cli.ftctl import main
 from ftcore.events.codec import GENESIS, chain, encode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq
+from ftcore.launch.overview import LogOverview
 from ftcore.logs import open_store
 from ftcore.logs.archive import Footer, read_content, read_events, read_range
 from ftcore.logs.overviews import cache_directory
 from ftcore.logs.pieces import FileArchive
 from ftcore.ports import Candidate
 from ftcore.replay.overview import JobOverview
+from ftcore.runtime.master.overview import SnapshotOverview
+from ftcore.states.snapshot import pack, seal
 from ftcore.testing.driver import JobDriver
 
 COMMANDS = [
@@ -113,6 +116,34 @@ def test_a_live_log_goes_on_from_the_overview(tmp_path, monkeypatch, capsys, fed
     fed.clear()
     assert shown(capsys, store) == expected
     assert fed == list(range(before + 1, len(driver.events) + 1))
+
+
+def test_the_first_reading_goes_on_from_the_snapshot_of_the_master(tmp_path, monkeypatch, capsys, fed):
+    """With nothing in the cache; from the cache if that is newer."""
+    driver, store = story(), f"sqlite:{tmp_path / 'store'}"
+    before = second_fault(driver)
+    append(store, driver.events, 0)
+    expected = without(monkeypatch, capsys, store)
+
+    async def save() -> None:
+        logs = open_store(store)
+        log = await logs.open(JobName("demo"))
+        lead = await log.campaign(Candidate(host="h", pid=1, address="unix:x"))
+        stored = await SnapshotOverview(log, LogOverview()).until(Seq(before))
+        state = JobOverview()
+        for event in driver.events[:before]:
+            state.feed(event)
+        await log.save_snapshot(seal(pack(state.state), stored), term=lead.term)
+        await logs.close()
+
+    asyncio.run(save())
+    fed.clear()
+    assert main(["--store", store, *COMMANDS[0]]) == expected[0][0]
+    assert capsys.readouterr() == expected[0][1:]
+    assert fed == list(range(before + 1, len(driver.events) + 1)) and len(kept()) == 1
+    fed.clear()
+    assert shown(capsys, store) == expected
+    assert fed == []
 
 
 def test_an_archived_part_of_the_log_is_covered(tmp_path, monkeypatch, capsys, fed):

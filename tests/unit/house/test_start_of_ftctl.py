@@ -119,7 +119,7 @@ def test_events_imports_no_state(store: str, argv: tuple[str, ...]) -> None:
     assert modules & OUTSIDE == {"attr", "msgspec"}
     assert {name for name in own(modules) if name.startswith("ftcore.ports")} == {"ftcore.ports", "ftcore.ports.log"}
     states = {name for name in modules if name.startswith("ftcore.states")}
-    assert states == {"ftcore.states", "ftcore.states.revisions"}
+    assert states == {"ftcore.states", "ftcore.states.revisions", "ftcore.states.unknown"}
     assert [name for name in modules if name.startswith((*DECIDING, "ftcore.runtime"))] == []
 
 
