@@ -337,6 +337,12 @@ def skipped_text(data: BatchesSkipped) -> str:
     return f"{data.node} has skipped {plural(data.batches, 'batch', 'batches')} after step {data.step}"
 
 
+def skip_text(data: DataSkipped) -> str:
+    """How much data is left out."""
+    singular = {"batches": "batch", "tokens": "token"}.get(data.unit, data.unit)
+    return plural(data.amount, singular, data.unit)
+
+
 def positioned_text(data: DataPositioned) -> str:
     """Where the data continues."""
     epoch, place = divmod(data.position, data.size)
@@ -438,7 +444,7 @@ _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
     QueueRefused: lambda data: f"queue {data.queue}: {data.node}: {_readers(data.ranks)} refused: {data.reason}",
     QueueEpochEnded: lambda data: f"queue {data.queue}: all data shards of epoch {data.epoch} are done",
     JobRolledBack: lambda data: f"training rolls back to the checkpoint of step {data.step}: {data.reason}",
-    DataSkipped: lambda data: f"{data.amount} {data.unit} of data after step {data.step} are skipped: {data.reason}",
+    DataSkipped: lambda data: f"{skip_text(data)} of data after step {data.step} are skipped: {data.reason}",
     RateLowered: lambda data: (
         f"the learning rate is {data.factor:.4g} of the script's after step {data.step} ({data.before:.4g} before): "
         f"{data.reason}"

@@ -47,6 +47,7 @@ from ftcore.wording import (
     reason_suffix,
     resume_text,
     sentence,
+    skip_text,
     skipped_text,
     spans,
     stacks_suffix,
@@ -331,7 +332,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     job.RateLowered: lambda data: (
         f"from {data.before:.4g} to {data.factor:.4g} of the script's after step {data.step}: {data.reason}"
     ),
-    job.DataSkipped: lambda data: f"{data.amount} {data.unit} after step {data.step}: {data.reason}",
+    job.DataSkipped: lambda data: f"{skip_text(data)} after step {data.step}: {data.reason}",
     job.JobSubmitted: _submitted,
     job.JobProgressed: _progressed,
     job.JobFinished: lambda data: f"{data.outcome}, exit code {data.exit_code}: {data.reason}",

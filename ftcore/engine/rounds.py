@@ -121,6 +121,8 @@ def _plan_round(turn: Turn, incident: IncidentState) -> bool:
     terms = plan.terms
     assert state.spec is not None
     timing = state.spec.timing
+    if terms.skip_after is not None:
+        _skip(turn, incident, terms.skip_after)
     if terms.rollback_to is not None:
         if terms.rollback_to not in state.training.checkpoints and follows(state, NEWER_FIRST):
             reason = f"the checkpoint of step {terms.rollback_to} was removed for a newer one meanwhile"
@@ -129,10 +131,7 @@ def _plan_round(turn: Turn, incident: IncidentState) -> bool:
         rolled = JobRolledBack(step=terms.rollback_to, before=incident.progress, reason=plan.reason)
         turn.emit(rolled, incident=incident.id)
         if terms.skip:
-            skipped = DataSkipped(
-                step=terms.rollback_to, amount=terms.skip, unit=terms.skip_unit, reason=incident.fault.summary
-            )
-            turn.emit(skipped, incident=incident.id)
+            _skip(turn, incident, terms.rollback_to)
         if terms.lr_factor != 1.0:
             before = lr_factor(state)
             lowered = RateLowered(
@@ -159,6 +158,12 @@ def _plan_round(turn: Turn, incident: IncidentState) -> bool:
         incident=incident.id,
     )
     return True
+
+
+def _skip(turn: Turn, incident: IncidentState, step: int) -> None:
+    terms = incident.plan_in_force().terms
+    skipped = DataSkipped(step=step, amount=terms.skip, unit=terms.skip_unit, reason=incident.fault.summary)
+    turn.emit(skipped, incident=incident.id)
 
 
 def _stop_unanswered(state: JobState, incident: IncidentState) -> bool:

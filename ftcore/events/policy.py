@@ -166,8 +166,9 @@ class Terms(Payload):
             for any other plan: its outcome is awaited.
         rollback_to: the training resumes from the checkpoint of this step, which is not the newest.
         tolerate: the number of the step whose abnormal values are accepted from the next round on; 0: none.
-        skip: amount of data to skip from that step on.
+        skip: amount of data to skip, from that step or ``skip_after`` on.
         skip_unit: ``batches`` or ``tokens``.
+        skip_after: the step after which data is skipped, for a plan that does not go back to a checkpoint.
         lr_factor: factor for the learning rate from the next round on, for a plan that goes back; 1: it stays.
         alert: the message of the alert, for a plan ``tell``.
         severity: its severity: ``info``, ``warning`` or ``critical``.
@@ -186,6 +187,7 @@ class Terms(Payload):
     rollback_to: int | None = None
     skip: int = 0
     skip_unit: str = "batches"
+    skip_after: int | None = None
     alert: str = ""
     severity: str = "warning"
     tolerate: int = 0

@@ -25,6 +25,7 @@ from ftcore.policies.builtin.process_restart import ProcessRestart
 from ftcore.policies.builtin.recompute_step import RecomputeStep
 from ftcore.policies.builtin.rollback_and_skip import RollbackAndSkip
 from ftcore.policies.builtin.shrink import Shrink
+from ftcore.policies.builtin.skip_batch import SkipBatch
 from ftcore.policies.builtin.step_pause import StepPause
 from ftcore.policies.builtin.step_retry import StepRetry
 from ftcore.policies.builtin.stop import Stop
@@ -39,6 +40,7 @@ BUILT_IN: dict[str, Policy] = {
     for policy in (
         StepRetry(),
         RecomputeStep(),
+        SkipBatch(),
         HotSwap(),
         DyingCheckpoint(),
         RollbackAndSkip(),
@@ -72,8 +74,8 @@ DEFAULT_ORDER = (
 ``pod_replacement`` is above ``process_restart`` because it only takes faults of nodes, and because a platform without
 capacity must not end the job: if it declines, the job restarts on the remaining or returning nodes.
 
-``recompute_step``, ``rollback_and_skip``, ``lower_learning_rate`` and ``alert`` are not included: no default fits their
-detectors and targets.
+``recompute_step``, ``skip_batch``, ``rollback_and_skip``, ``lower_learning_rate`` and ``alert`` are not included: no
+default fits their detectors and targets.
 """
 
 

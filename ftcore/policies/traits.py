@@ -39,9 +39,11 @@ class Trait(StrEnum):
     ROLLS_BACK = "rolls back"
     """After an observation in ``on``, it goes back to a checkpoint."""
     SKIPS = "skips"
-    """It skips data from the checkpoint on."""
+    """It skips data."""
     RECOMPUTES = "recomputes"
     """After an observation in ``on``, it computes the step again on the same data."""
+    STOPS_STEPS = "stops steps"
+    """While its budget lasts, the ranks stop a step whose norm is abnormal, and wait for its plan."""
     ALERTS = "alerts"
     """It sends alerts."""
     CONTINUES = "continues"
@@ -57,7 +59,8 @@ PROMISED: Mapping[Trait, tuple[str, ...]] = {
     Trait.PARKS: ("grace",),
     Trait.ROLLS_BACK: ("on", "back", "before"),
     Trait.SKIPS: ("on", "skip"),
-    Trait.RECOMPUTES: ("on", "global_norm_spike_threshold", "max_recomputed", "window"),
+    Trait.RECOMPUTES: ("on",),
+    Trait.STOPS_STEPS: ("on", "global_norm_spike_threshold", "window"),
     Trait.ALERTS: ("to", "on", "on_end", "requests", "severity"),
 }
 """The options that every policy with a trait has; code that queries the trait may rely on them."""

@@ -33,6 +33,9 @@ from ftcore.states.training import TrainingState
 HISTORY_MAX = 64
 """Checkpoints, faults of a node and tolerated steps remembered."""
 
+SKIPS_MAX = 256
+"""Places at which data is left out that are remembered, the newest ones: workers get them in a variable."""
+
 
 @attrs.define(kw_only=True)
 class MasterState:

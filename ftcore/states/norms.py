@@ -1,8 +1,8 @@
 """Abnormal global gradient norms: the threshold that ranks compare with, and the values that they reported. Pure.
 
 A rank whose norm is at or over the threshold stops the step before the optimizer changes the state, and reports it
-(``fault.observed`` of kind ``norm``). If the step is abnormal again after it was computed again, the rank continues and
-reports it with ``again`` among the values: that opens no incident.
+(``fault.observed`` of kind ``norm``). A policy has the step computed again, or its batch left out. If the step is
+tolerated and abnormal again, the rank continues and reports it with ``again`` among the values: that opens no incident.
 """
 
 import math
@@ -17,7 +17,10 @@ NORM: Final = "norm"
 """Kind of ``fault.observed``: the global gradient norm of a step is at or over a threshold."""
 
 THRESHOLD: Final = "global_norm_spike_threshold"
-"""The option of a policy that has steps computed again: the threshold that ranks compare the norm with."""
+"""The option of a policy that takes stopped steps: the threshold that ranks compare the norm with."""
+
+RECOMPUTED, SKIPPED = "max_recomputed", "max_skipped"
+"""The options that limit how many steps such a policy takes in its ``window``."""
 
 NORMS_MAX: Final = 1024
 """Abnormal steps that are kept, the newest ones."""
@@ -26,15 +29,19 @@ NORMS_MAX: Final = 1024
 def norm_threshold(state: JobState) -> float | None:
     """The threshold that the ranks of the next round compare the norm with.
 
-    None: no policy has an abnormal step computed again, or its attempts are spent. Then no rank stops a step for which
-    no plan would follow.
+    None: no policy takes abnormal steps, or its attempts are spent. Then no rank stops a step for which no plan would
+    follow.
     """
-    for entry in state.policy.chain:
+    chain = state.policy.chain
+    for number, entry in enumerate(chain):
         options = entry.options
         if options.get(THRESHOLD) and NORM in options.get("on", ()):
             since = state.time - seconds(float(options["window"]))
             made = sum(1 for time in state.history.attempts.get(entry.policy, ()) if time > since)
-            return float(options[THRESHOLD]) if made < int(options["max_recomputed"]) else None
+            left = made < int(options.get(RECOMPUTED, options.get(SKIPPED, 0)))
+            # What follows a skipped batch goes back further: a rollback, a lower learning rate.
+            followed = SKIPPED in options and any(NORM in later.options.get("on", ()) for later in chain[number + 1 :])
+            return float(options[THRESHOLD]) if left or followed else None
     return None
 
 

@@ -64,9 +64,9 @@ class TrainingStep:
     def report(self, loss: float | None = None, grad_norm: float | None = None) -> None:
         """Report the loss and the gradient norm of the step; see ``ftcore.worker.report``.
 
-        If the policy ``recompute_step`` is enabled and the norm is at or over its threshold, the call does not return:
-        the step ends here on all ranks, and is computed again. Report the norm of all ranks, before the optimizer's
-        step.
+        If the policy ``recompute_step`` or ``skip_batch`` is enabled and the norm is at or over its threshold, the call
+        does not return: the step ends here on all ranks, and is computed again, on the same or on the next batch.
+        Report the norm of all ranks, before the optimizer's step.
         """
         self._loss = None if loss is None else float(loss)
         self._grad_norm = None if grad_norm is None else float(grad_norm)

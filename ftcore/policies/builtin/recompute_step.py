@@ -5,7 +5,7 @@ script reports with the threshold, and stops the step before the optimizer chang
 round in the same processes, load the state before the step, and compute it again. If it is abnormal again, the cause
 is the data or the model: the step is accepted and recorded. That costs no further attempt.
 
-The policy is not in the default chain, and excludes ``rollback_and_skip`` for the same kinds of observations.
+The policy is not in the default chain, and excludes those that skip data for the same kinds of observations.
 """
 
 from typing import Annotated, ClassVar
@@ -57,7 +57,7 @@ class RecomputeStepOptions(Options):
     )
 
 
-@declares(Trait.RECOMPUTES, Trait.PARKS, needed=("retry", "snapshot"))
+@declares(Trait.RECOMPUTES, Trait.STOPS_STEPS, Trait.PARKS, needed=("retry", "snapshot"))
 class RecomputeStep:
     """Go back to the state before a step and compute the step again."""
 

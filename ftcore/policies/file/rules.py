@@ -83,7 +83,7 @@ def clashes(chain: Sequence[ChainEntry], declared: Declared) -> list[Clash]:
 
 
 def _two_remedies(chain: Sequence[ChainEntry]) -> list[Clash]:
-    """A recomputed step keeps its data and a rollback skips it, so a detector can use only one (MindIO's rule)."""
+    """A recomputed step keeps its data, other remedies skip it, so a detector can use only one (MindIO's rule)."""
     found = []
     for retry in having(chain, Trait.RECOMPUTES):
         for back in having(chain, Trait.SKIPS):

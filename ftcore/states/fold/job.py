@@ -7,6 +7,7 @@ from ftcore.states.evidence import EvidenceState
 from ftcore.states.fold import disruptions, pace
 from ftcore.states.fold.base import FILE, Changes, await_others, declare_abilities, on, progress, step_job
 from ftcore.states.model import (
+    SKIPS_MAX,
     AbilitiesState,
     Contradicted,
     EndState,
@@ -197,4 +198,5 @@ def _rate_lowered(state: JobState, event: Event, data: job.RateLowered, changes:
 
 @on(job.DataSkipped)
 def _data_skipped(state: JobState, event: Event, data: job.DataSkipped, changes: Changes) -> None:
-    state.training.skips.append(Skip(step=data.step, amount=data.amount, unit=data.unit))
+    skip = Skip(step=data.step, amount=data.amount, unit=data.unit)
+    state.training.skips = [*state.training.skips, skip][-SKIPS_MAX:]

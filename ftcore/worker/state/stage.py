@@ -60,7 +60,6 @@ STAGE_S: Final = 15.0
 FLUSH_S: Final = 60.0
 """How long a process that ends waits for its last copy, in seconds."""
 
-
 _Lacking: TypeAlias = Collection[tuple[int, int]]
 """Ranks, each with a step of which it has staged no tensors, because its memory is damaged."""
 
@@ -259,9 +258,7 @@ class StateStager:
                 found, why = self._complete(waited_s, lacking, damaged)
                 if found is not None:
                     break
-                limit_s = STAGE_S if self._is_copying() else soon_s
-                if not self._boundaries.why_passed():
-                    limit_s = max(limit_s, SOON_S)  # the state is complete once the device has computed it
+                limit_s = STAGE_S if self._is_copying() else max(soon_s, SOON_S if self._is_computing() else 0.0)
                 if waited_s >= limit_s:
                     raise RuntimeError(why)
                 self._changed.wait(limit_s - waited_s if self._device < 0 else POLL_S[1])
@@ -309,6 +306,11 @@ class StateStager:
     def _must_stage_now(self, boundary: PassedBoundary, lacking: _Lacking) -> bool:
         without = [rank for rank, step in lacking if step == boundary.moment.step]
         return self._groups is None or self._groups.stages_now(without)
+
+    def _is_computing(self) -> bool:
+        """Whether the state of the newest boundary is complete once the device has computed it."""
+        newest = self._boundaries.newest
+        return newest is not None and not self._boundaries.why_passed() and not newest.is_reached()
 
     def _is_copying(self) -> bool:
         return self._job is not None and not self._job.done.is_set()

@@ -221,3 +221,32 @@ def test_an_abnormal_step_is_computed_again_once_and_recorded(job: Ftrun, undist
     recorded = json.loads((job.cwd / "saved" / "abnormal_global_norm.json").read_text())
     assert {step: len(norms) for step, norms in recorded.items()} == {"12": 1, "24": 2}
     assert all(norm >= 5.0 for norms in recorded.values() for norm in norms)
+
+
+SKIPS = """
+version: 1
+chain:
+  - skip_batch: {global_norm_spike_threshold: 5.0}
+  - process_restart
+  - stop
+"""
+
+
+def test_a_batch_that_is_abnormal_is_left_out(job: Ftrun, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Also two in a row; nothing is loaded from storage, and the weights are those of a run whose data lacks them."""
+    bad = [12, 24, 25]
+    with ftrun(tmp_path_factory.mktemp("lacking")) as lacking:
+        lacking.drop("batches", json.dumps({"lacks": bad}))
+        run = start(lacking, *ONE_NODE, faults={})
+        assert run.end() == 0
+        expected = {digest for _, digest in ends(run).values()}
+    job.drop("policy.yaml", SKIPS)
+    job.drop("batches", json.dumps({"poisoned": bad}))
+    run = start(job, *TWO_NODES, "--policy", "policy.yaml", "--checkpoints", "saved", faults={})
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == expected
+    assert [(event.data.step, event.data.amount) for event in job.of("data.skipped")] == [(11, 1), (22, 1), (22, 1)]
+    assert [event.data.policy for event in job.of("policy.considered") if event.data.verdict == "take"] == [
+        "skip_batch"
+    ] * 3
+    assert [pids(job, round_) for round_ in (1, 2, 3, 4)] == [pids(job, 1)] * 4

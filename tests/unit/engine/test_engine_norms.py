@@ -1,9 +1,10 @@
 """Abnormal norms: a fault that waits for a plan, values in the state, and what the next round's ranks are given."""
 
 import attrs
+import pytest
 
 from ftcore.engine.orders import slice_of
-from ftcore.events.policy import PolicyConsidered, PolicyLoaded
+from ftcore.events.policy import AbilityDeclared, PolicyConsidered, PolicyLoaded
 from ftcore.policies.chain import default_entry
 from ftcore.policies.file.config import default_chain
 from ftcore.replay import verify
@@ -51,6 +52,30 @@ def test_the_next_round_accepts_the_step():
     abnormal(driver, 5)
     driver.lose("node0")
     assert driver.state.training.tolerated == [2]
+    assert verify(driver.events).ok
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_batch_is_left_out_until_the_skips_are_spent(followed: bool):
+    """Then ranks compare no norms, unless a later policy takes them."""
+    entry = default_entry("skip_batch")
+    entry.options.update(max_skipped=2)
+    later = default_entry("lower_learning_rate")
+    later.options.update(on=("norm",))
+    policy = default_chain()
+    chain = (entry, *((later,) if followed else ()), *policy.chain)
+    driver = JobDriver(policy=attrs.evolve(policy, chain=chain), abilities=("retry",))
+    driver.start()
+    for step, threshold in ((2, 3.0), (5, 3.0 if followed else None)):
+        driver.own(AbilityDeclared(source="workers", abilities=("retry", "skip")))
+        abnormal(driver, step)
+        driver.settle()
+        assert slice_of(driver.state, "node1").norm_threshold == threshold
+    assert [(skip.step, skip.amount, skip.unit) for skip in driver.state.training.skips] == [
+        (1, 1, "batches"),
+        (4, 1, "batches"),
+    ]
+    assert taken(driver) == ["skip_batch"] * 2
     assert verify(driver.events).ok
 
 

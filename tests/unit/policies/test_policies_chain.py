@@ -22,9 +22,9 @@ def answers(about, job):
     return [(answer.policy, type(answer.verdict).__name__) for answer in consult(job.policy.chain, about, job)]
 
 
-def test_all_fourteen_policies_are_there():
+def test_all_fifteen_policies_are_there():
     """Each under its own name, with what a reader needs to know of it."""
-    assert len(BUILT_IN) == 14
+    assert len(BUILT_IN) == 15
     for name, policy in BUILT_IN.items():
         assert policy.name == name
         assert policy.doc.endswith(".")
@@ -36,7 +36,8 @@ def test_all_fourteen_policies_are_there():
 def test_the_default_chain_ends_with_stop_and_leaves_out_what_must_be_asked_for():
     """Whoever wants a rollback, a recomputed step or a message says so in a file."""
     assert DEFAULT_ORDER[-1] == "stop"
-    assert set(BUILT_IN) - set(DEFAULT_ORDER) == {"recompute_step", "rollback_and_skip", "lower_learning_rate", "alert"}
+    asked_for = {"recompute_step", "skip_batch", "rollback_and_skip", "lower_learning_rate", "alert"}
+    assert set(BUILT_IN) - set(DEFAULT_ORDER) == asked_for
 
 
 def test_a_killed_worker_of_a_plain_job_is_restarted():

@@ -4,8 +4,9 @@ import pytest
 from policy_cases import ago, ask, incident, request, running
 
 from ftcore.commands import PauseWorkers, ResumeWorkers, SaveCheckpoint
-from ftcore.events.policy import Terms
+from ftcore.events.policy import AbilityDeclared, Terms
 from ftcore.policies.base import Pass, PlanKind, Take
+from ftcore.testing.driver import JobDriver
 
 RETRY = ("retry",)
 
@@ -134,6 +135,49 @@ def test_a_step_is_not_recomputed_without_all_workers():
     driver = running(abilities=TRE)
     driver.fail("node2", exitcode=-9)
     verdict = ask("recompute_step", incident(driver.state, "numeric", observed="norm"), driver.state)
+    assert verdict == Pass(reason="not all workers are alive")
+
+
+# --- skip_batch ------------------------------------------------------------------------------------------------------
+
+
+def registered() -> JobDriver:
+    """A job whose workers have registered their data."""
+    driver = running(abilities=TRE)
+    driver.own(AbilityDeclared(source="workers", abilities=("retry", "skip")))
+    return driver
+
+
+def test_the_batch_of_an_abnormal_step_is_left_out():
+    """Each time it is abnormal, from the state before it; nothing is tolerated."""
+    job = registered().state
+    about = incident(job, "numeric", observed="norm")
+    verdict = ask("skip_batch", about, job)
+    assert isinstance(verdict, Take)
+    assert (verdict.plan, verdict.terms) == (PlanKind.RESTART, Terms(survivors="park", skip=1, skip_after=10))
+    job.evidence.repeat.count = 2
+    verdict = ask("skip_batch", about, job, skip=3)
+    assert isinstance(verdict, Take)
+    assert verdict.terms.skip == 3
+    assert verdict.reason.startswith("leaves out 3 batches from step 11 on, in the same processes, from the state")
+    job.history.attempts["skip_batch"] = [job.time] * 20
+    assert ask("skip_batch", about, job) == Pass(reason="budget spent: 20 of 20 skips in the last 1h")
+
+
+def test_only_data_that_ftcore_skips_is_left_out():
+    """Not what the script skips at its start, not without all workers, and not after another observation."""
+    job = running(abilities=TRE).state
+    about = incident(job, "numeric", observed="norm")
+    verdict = ask("skip_batch", about, job)
+    assert verdict == Pass(reason="cannot skip data: the script has not registered it (`step.batch`)")
+    own = running(abilities=("retry", "skip")).state
+    verdict = ask("skip_batch", incident(own, "numeric", observed="norm"), own)
+    assert isinstance(verdict, Pass) and "code of its own" in verdict.reason
+    job = registered().state
+    assert isinstance(ask("skip_batch", incident(job, "numeric", observed="loss-spike"), job), Pass)
+    driver = registered()
+    driver.fail("node2", exitcode=-9)
+    verdict = ask("skip_batch", incident(driver.state, "numeric", observed="norm"), driver.state)
     assert verdict == Pass(reason="not all workers are alive")
 
 

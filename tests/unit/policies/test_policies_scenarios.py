@@ -16,7 +16,7 @@ from reproduced import assert_reproduced
 from ftcore.events import decode, encode
 from ftcore.events.incident import IncidentContinued, IncidentEscalated, IncidentExhausted, IncidentResolved
 from ftcore.events.job import JobFinished, JobSpec
-from ftcore.events.policy import PolicyConsidered
+from ftcore.events.policy import AbilityDeclared, PolicyConsidered
 from ftcore.replay import verify
 from ftcore.states.model import TakenPlan, digest
 from ftcore.testing.driver import JobDriver
@@ -107,6 +107,16 @@ def plan_in_force(driver: JobDriver) -> TakenPlan | None:
 
 def seen(kind: str, **more: Any) -> Callable[[JobDriver], None]:
     return lambda driver: driver.observe("node1", kind, **more)
+
+
+def registered(then: Callable[[JobDriver], None]) -> Callable[[JobDriver], None]:
+    """The script has registered its data."""
+
+    def happens(driver: JobDriver) -> None:
+        driver.own(AbilityDeclared(source="workers", abilities=("retry", "skip")))
+        then(driver)
+
+    return happens
 
 
 def refused(*orders: str, then: Callable[[JobDriver], None]) -> Callable[[JobDriver], None]:
@@ -235,6 +245,13 @@ WORKS = (
         story=("recompute_step", "= stepped"),
     ),
     Case(
+        policy="skip_batch",
+        above="skip_batch",
+        can=("retry",),
+        happens=registered(seen("norm")),
+        story=("skip_batch", "= stepped"),
+    ),
+    Case(
         policy="rollback_and_skip",
         above="rollback_and_skip",
         happens=spike,
@@ -288,6 +305,7 @@ PASSES = (
     ),
     Case(policy="evict_straggler", happens=seen("straggler"), can=(), story=("dropped",)),
     Case(policy="recompute_step", above="recompute_step", happens=seen("loss-spike"), story=("dropped",)),
+    Case(policy="skip_batch", above="skip_batch", happens=seen("norm"), story=("process_restart", "= stepped")),
     Case(policy="rollback_and_skip", above="rollback_and_skip", happens=seen("loss-spike"), story=("dropped",)),
     Case(policy="lower_learning_rate", above="lower_learning_rate", happens=seen("loss-spike"), story=("dropped",)),
     Case(policy="alert", above="alert", happens=killed, can=(), story=("process_restart", "= stepped")),
@@ -383,6 +401,13 @@ FAILS = (
         can=("retry",),
         story=("recompute_step", "past recompute_step", "process_restart", "= stepped"),
     ),
+    Case(
+        policy="skip_batch",
+        above="skip_batch",
+        happens=registered(without_a_step("skip_batch", seen("norm"))),
+        can=("retry",),
+        story=("skip_batch", "past skip_batch", "process_restart", "= stepped"),
+    ),
 )
 
 
@@ -417,7 +442,7 @@ def test_taking_a_policy_out_of_the_chain_changes_the_outcome(case: Case):
 
 def test_every_policy_has_its_scenarios():
     """A new one brings its own; what only tells, or ends the job, has no plan that could fail."""
-    every = {*DEFAULT_ORDER, "recompute_step", "rollback_and_skip", "lower_learning_rate", "alert"}
+    every = {*DEFAULT_ORDER, "recompute_step", "skip_batch", "rollback_and_skip", "lower_learning_rate", "alert"}
     assert {case.policy for case in WORKS} == every
     assert {case.policy for case in PASSES} >= every - {"stop", "step_pause"}
     assert {case.policy for case in FAILS} >= every - {"alert", "stop"}
