@@ -258,6 +258,9 @@ class WatchedRun:
         """See ``samples.Kernel``."""
         return "R" if pid < SIZE and self.part.doing[pid].state == "runs" else "S"
 
+    def native_stack(self, pid: int) -> str:
+        return ""
+
     def wait_of(self, pid: int) -> samples.Wait:
         """See ``samples.Kernel``."""
         doing = self.part.doing[pid - LOADER_PID if pid >= LOADER_PID else pid]

@@ -203,6 +203,10 @@ class SimSupervisor:
         standing = found[0].standing_of(found[1])
         return standing.kind.letter if standing is not None else "S"
 
+    def native_stack(self, pid: int) -> str:
+        """See ``Kernel``: there is none."""
+        return ""
+
     def wait_of(self, pid: int) -> Wait:
         """See ``samples.Kernel``."""
         found = self._of(pid)

@@ -22,6 +22,7 @@ from typing import Final, Protocol
 import attrs
 
 from ftcore.runtime.agent.telemetry import sockets
+from ftcore.runtime.agent.telemetry.native import native_stack as native_stack
 from ftcore.runtime.agent.workers import processes
 
 BUSY_SHARE: Final = 0.02
@@ -98,6 +99,9 @@ class Kernel(Protocol):
 
     def usages(self, pids: Sequence[int]) -> tuple[list[Usage], list[sockets.Connection]]:
         """See ``usages``."""
+
+    def native_stack(self, pid: int) -> str:
+        """See ``native.native_stack``."""
 
 
 def progressed(before: Usage, after: Usage, wait: Wait) -> bool:

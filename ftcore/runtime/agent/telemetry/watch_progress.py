@@ -39,6 +39,7 @@ from ftcore.faults.standstill import merged
 from ftcore.ports import DeepInspector, Host, Inspector, Progress, Signs
 from ftcore.runtime.agent.telemetry import samples
 from ftcore.runtime.agent.telemetry.loaders import LoaderWatch, described
+from ftcore.runtime.agent.telemetry.native import NATIVE_MAX, NativeStacks
 from ftcore.runtime.agent.telemetry.unanswered import UnansweredWatch
 from ftcore.runtime.agent.telemetry.watch_notes import PAGES_POLL_S
 from ftcore.runtime.host import THIS_HOST
@@ -98,6 +99,7 @@ class _WatchedRank:
     calls: tuple[Call, ...] = ()
     loaders: LoaderWatch = attrs.field(factory=LoaderWatch)
     loader: str = ""
+    is_read: bool = False
 
     def shift(self, seconds: float) -> None:
         """Exclude an interval without samples from all times."""
@@ -116,7 +118,7 @@ class _WatchedRank:
         self.woke(now)
         self.still_since = self.held_since = now
         self.used, self.place, self.wait, self.state, self.overdue = None, StackPosition(), samples.Wait(), "", False
-        self.calls, self.loader = (), ""
+        self.calls, self.loader, self.is_read = (), "", False
         self.loaders.forget()
 
     def woke(self, now: float) -> None:
@@ -187,6 +189,7 @@ class ProgressWatch:
         self._jitter = 1.0
         self._stands: tuple[RankState, ...] = ()
         self._unanswered = UnansweredWatch()
+        self._native = NativeStacks(kernel.native_stack)
         self.net = NO_NET
         """The kernel's view of the connections of workers that show no progress."""
         self._changed = False
@@ -314,7 +317,8 @@ class ProgressWatch:
     def _quiet(self, now: float) -> list[int]:
         """Local ranks without progress; all ranks if one is stopped, to find those that wait for it."""
         look_s = self._timing.hang_look_s
-        states = [self._kernel.state(worker.pid) if self._is_alive(worker) else "X" for worker in self._workers]
+        alive = [worker.pid if self._is_alive(worker) else 0 for worker in self._workers]
+        states = [("" if pid in self._native.reading else self._kernel.state(pid)) if pid else "X" for pid in alive]
         stopped = False
         for worker, state in zip(self._workers, states, strict=True):
             known = _STOPPED.get(state, "")
@@ -348,8 +352,9 @@ class ProgressWatch:
             await asyncio.sleep(ANSWER_S)
         dumps = {local: self._answer(local) for local in asked}
         await self._look_at_loaders(zip(workers, quiet, before, strict=True), dumps, now())
+        kept = await self._native_stacks(workers)
         after, found = await loop.run_in_executor(None, self._kernel.usages, [worker.pid for worker in workers])
-        at, kept = now(), {}
+        at = now()
         for worker, local, used, resting, wait in zip(workers, quiet, before, after, waits, strict=True):
             place = place_of(dumps.get(local, ""))
             worker.loaders.disturbed(resting)
@@ -366,6 +371,14 @@ class ProgressWatch:
         first = self._base_rank
         ranks = {inode: first + local for local, used in zip(quiet, after, strict=True) for inode in used.inodes}
         return self._unanswered.net(found, ranks, at), kept, at
+
+    async def _native_stacks(self, workers: Sequence[_WatchedRank]) -> dict[str, str]:
+        """The native stacks of ranks that have not moved since their sample before, once for each, by file."""
+        still = [each for each in workers if each.used is not None and each.state not in _STOPPED.values()]
+        due = [worker for worker in still if worker.file and not worker.is_read][:NATIVE_MAX]
+        for worker in due:
+            worker.is_read = True
+        return await self._native.of({worker.pid: worker.file for worker in due})
 
     def _ask_calls(self, local: int) -> bool:
         """Ask a rank that was inside a collective before for its newest ones."""

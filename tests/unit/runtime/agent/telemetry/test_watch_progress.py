@@ -552,3 +552,24 @@ def test_the_section_of_a_stalled_rank_is_reported_with_its_limit() -> None:
         node.told = [Signs(active=now, sections=SectionState("evaluation", now, now + 10**11, now, past=past))]
         (state,) = node.wait(80.0)
         assert (state.limit_s, state.declared, state.overdue) == (100.0, True, False)
+
+
+def test_the_second_sample_of_a_standstill_has_the_native_stacks(tmp_path: Path) -> None:
+    """Once; reading them stops the process for a moment, which counts neither as stopped nor as activity."""
+    with running(LOCKED) as made:
+        rests(made[0].pid)
+        node = Node(made, dirs=[str(tmp_path)])
+        node.step(times=20)
+        assert node.wait(11)[0].state == "waits"
+        file = tmp_path / "native.txt"
+        assert not file.exists()
+        [stands] = node.wait(30)
+        assert (stands.state, stands.waits) == ("waits", "lock")
+        assert stands.still_s > 20
+        assert "MainThread" in file.read_text()
+        file.unlink()
+        node.wait(60)
+        assert not file.exists()
+        node.step()
+        node.wait(40)
+        assert file.exists()
