@@ -171,6 +171,11 @@ def made_again() -> Iterator[None]:
         _seen.builds = before
 
 
+def is_building() -> bool:
+    """Whether what is made now is made again in each round."""
+    return _seen.builds
+
+
 def can_retry() -> bool:
     """Whether the communication of this process can be set up again while all ranks stay."""
     outside = _seen.living(built=False)

@@ -79,7 +79,8 @@ class TrainingJob:
             objects: by the name in the checkpoint: modules (plain, DDP, FSDP, tensor parallel), optimizers, schedulers
                 and other objects with ``state_dict`` and ``load_state_dict``, generators, dicts and lists of tensors
                 and Python values. A plain tensor is the same on all ranks; ``Slice`` declares one that is not.
-                ``data`` is also the source of ``step.batch``; after a rollback, ``steps`` skips batches of it.
+                ``data`` is also the source of ``step.batch``; after a rollback, ``steps`` skips batches of it. What is
+                registered in a function of ``on_round`` is replaced by what it registers in the next round.
 
         Raises:
             ValueError: something cannot be saved; the message has its path. Or a name is taken.
@@ -93,7 +94,7 @@ class TrainingJob:
         from ftcore.worker.state.stage import StateStager
 
         collection = self._collection or StateCollection()
-        collection.register(objects)
+        collection.register(objects, rebuilt=_groups.is_building())
         if self._stager is None:
             rank, local_rank, round_ = _environment.ranks_and_round()
             self._collection = collection
@@ -445,11 +446,13 @@ class TrainingJob:
         rank, local_rank, round_ = _environment.ranks_and_round()
         self._keeper.new_round(rank, local_rank, round_, _environment.local_ranks())
         self._stager.new_round(round_)
+        self._collection.leave_round()
         self._collection.forget_gradients()
         self._has_left = self._is_damaged = False
         self._data.new_round()
         self._link.entered()
         _groups.enter(self._builders)
+        self._collection.enter_round()
         step = self.load()
         if self.loaded is None or not self.loaded.source:
             raise CheckpointError("no saved state is left, and this process has gone on from it")

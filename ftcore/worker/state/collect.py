@@ -156,16 +156,19 @@ class StateCollection:
     def __init__(self) -> None:
         self.parts: dict[str, StatePart] = {}
         self.collected: CollectedState | None = None
-        self._scalers: list[Any] = []
+        self._scalers: dict[str, Any] = {}
+        self._rebuilt: set[str] = set()
+        self._order: list[str] = []
         self._always_early: frozenset[str] = frozenset()
         self._collected_early: frozenset[str] = frozenset()
 
-    def register(self, objects: Mapping[str, Any]) -> None:
+    def register(self, objects: Mapping[str, Any], rebuilt: bool = False) -> None:
         """Add objects.
 
         Args:
             objects: by name. Modules, optimizers of torch, generators, objects with ``state_dict`` and
                 ``load_state_dict``, dicts and lists.
+            rebuilt: others are registered under these names in each round.
 
         Raises:
             ValueError: a name is taken, or something cannot be saved; the message has its path.
@@ -176,10 +179,11 @@ class StateCollection:
             ordered = sorted(objects, key=lambda name: isinstance(objects[name], torch.optim.Optimizer))
             for name in ordered:  # modules first: they name an optimizer's parameters
                 self._add(name, objects[name])
-            for name, part in self.parts.items():
-                if name not in before:
-                    values.encode(part.record().get("tree"), name)
+            added = [name for name in self.parts if name not in before]
+            for name in added:
+                values.encode(self.parts[name].record().get("tree"), name)
             self.collect()
+            self._rebuilt |= set(added) if rebuilt else set()
         except BaseException:
             self.parts, self.collected = before, None
             raise
@@ -196,7 +200,7 @@ class StateCollection:
         else:
             self.parts[name] = ValuePart(name, *_accessors(name, value))
             if hasattr(value, "_per_optimizer_states"):
-                self._scalers.append(value)
+                self._scalers[name] = value
 
     def _name_of(self, param: Any) -> tuple[str, FlatRange | None] | None:
         for part in self.parts.values():
@@ -204,12 +208,35 @@ class StateCollection:
                 return part.names[id(param)], part.flat_of(param)
         return None
 
+    def leave_round(self) -> None:
+        """Forget the objects of this round, so that their memory is free when those of the next one are made."""
+        if self._rebuilt:
+            self._order = self._order or list(self.parts)
+            self.parts = {name: part for name, part in self.parts.items() if name not in self._rebuilt}
+            self._scalers = {name: each for name, each in self._scalers.items() if name not in self._rebuilt}
+            self.collected = None
+
+    def enter_round(self) -> None:
+        """Check that the same names are registered as in the round before.
+
+        Raises:
+            ValueError: they are not.
+        """
+        if not self._rebuilt:
+            return
+        if set(self.parts) != set(self._order):
+            differ = ", ".join(sorted(set(self.parts) ^ set(self._order)))
+            raise ValueError(f"functions of on_round register other names than in the round before: {differ}")
+        self.parts, self._order = {name: self.parts[name] for name in self._order}, []
+        self.collect()
+
     def refers_to_groups(self) -> bool:
-        """Whether a module or an optimizer itself refers to process groups, as those that are split between ranks."""
-        params = (each for part in self._modules() for each in part.module.parameters())
+        """Whether a module or an optimizer that outlives its round refers to process groups, as sharded ones do."""
+        lasting = [part for name, part in self.parts.items() if name not in self._rebuilt]
+        params = (each for part in lasting if isinstance(part, ModulePart) for each in part.module.parameters())
         if any(is_dtensor(each) or type(each).__name__ == "FlatParameter" for each in params):
             return True
-        optimizers = (part.optimizer for part in self.parts.values() if isinstance(part, OptimizerPart))
+        optimizers = (part.optimizer for part in lasting if isinstance(part, OptimizerPart))
         held = (type(value).__name__ for each in optimizers for value in vars(each).values())
         return any(name.startswith("ProcessGroup") for name in held)
 
@@ -222,7 +249,7 @@ class StateCollection:
         """Remove the gradients of a step that failed, and what scalers know of them."""
         for part in self._modules():
             part.module.zero_grad(set_to_none=True)
-        for scaler in self._scalers:
+        for scaler in self._scalers.values():
             scaler._per_optimizer_states.clear()
 
     def _modules(self) -> list[ModulePart]:

@@ -101,17 +101,14 @@ class StateStager:
     # -- training thread
 
     def new_round(self, round_: int) -> None:
-        """Go on in the next round: nothing is known of its ranks, and what was passed belongs to the round before.
-
-        Args:
-            round_: the round.
-        """
+        """Go on in the next round: nothing is known of its ranks, and what was passed belongs to the round before."""
         self.flush()
         with self._changed:
             self._round = round_
             self._boundaries = PassedBoundaries()
             self._store = ReplicaStore(self._hurry)
             self._groups, self._digest, self._sealed = None, "", (-1, -1, False)
+            self._job = self._pieces = None  # they have tensors of the left round
 
     def prepare(self) -> None:
         """Request staging memory for the registered state, in the background."""

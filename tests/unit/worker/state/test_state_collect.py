@@ -20,6 +20,7 @@ from ftcore.worker.state import replicas, trees
 from ftcore.worker.state.collect import StateCollection
 from ftcore.worker.state.layouts import FlatRange, boxes_of
 from ftcore.worker.state.optimizer_part import expected_bytes
+from ftcore.worker.state.parts import ModulePart
 
 
 def net() -> nn.Module:
@@ -238,3 +239,62 @@ except ValueError as error:
         "raised",
         "expected numbers of at least 0, or 'auto' for persist_every; found -1, 1, auto, 0",
     ]
+
+
+def in_a_round(found: StateCollection, seed: int) -> nn.Module:
+    """What a function of ``on_round`` registers."""
+    torch.manual_seed(seed)
+    made = net()
+    found.register({"net": made, "optimizer": torch.optim.SGD(made.parameters(), lr=0.1, momentum=0.9)}, rebuilt=True)
+    return made
+
+
+def test_objects_of_a_round_are_replaced_in_the_next_one() -> None:
+    """In the same order, also if the round could not be entered at first; those that stay are the same objects."""
+    found = collected(before=torch.Generator())
+    in_a_round(found, 1)
+    found.register({"after": {"count": 3}})
+    before, parts = names(found), list(found.parts)
+    for _ in range(2):  # the first time, another fault comes meanwhile
+        found.leave_round()
+        assert list(found.parts) == ["before", "after"]
+    made = in_a_round(found, 2)
+    found.enter_round()
+    assert (names(found), list(found.parts)) == (before, parts)
+    assert found.parts["net"].module is made
+    found.leave_round()
+    in_a_round(found, 3)
+    found.enter_round()
+    assert names(found) == before
+
+
+def test_another_round_registers_the_same_names() -> None:
+    found = StateCollection()
+    in_a_round(found, 1)
+    found.leave_round()
+    found.register({"net": net()}, rebuilt=True)
+    with pytest.raises(ValueError, match=r"other names than in the round before: optimizer$"):
+        found.enter_round()
+
+
+def test_a_collection_without_such_objects_stays() -> None:
+    found = collected(net=net())
+    before = found.collected
+    found.leave_round()
+    found.enter_round()
+    assert found.collected is before
+
+
+def test_only_what_outlives_a_round_must_not_refer_to_groups() -> None:
+    """A sharded model that is made in each round may."""
+
+    class FlatParameter(nn.Parameter):
+        pass
+
+    sharded = nn.Linear(2, 2)
+    sharded.weight = FlatParameter(torch.ones(2, 2))
+    for rebuilt in (True, False):
+        found = StateCollection()
+        found.parts["net"] = ModulePart("net", sharded)
+        found._rebuilt = {"net"} if rebuilt else set()
+        assert found.refers_to_groups() is not rebuilt
