@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from test_native import skip_without_tracing
 
 from ftcore.events.worker import RankState
 from ftcore.ports import Progress, Signs
@@ -558,6 +559,7 @@ def test_the_second_sample_of_a_standstill_has_the_native_stacks(tmp_path: Path)
     """Once; reading them stops the process for a moment, which counts neither as stopped nor as activity."""
     with running(LOCKED) as made:
         rests(made[0].pid)
+        skip_without_tracing(made[0].pid)
         node = Node(made, dirs=[str(tmp_path)])
         node.step(times=20)
         assert node.wait(11)[0].state == "waits"
