@@ -395,8 +395,8 @@ def _check_round(terms: Terms, job: JobState) -> str:
         return f"terms.lr_factor: {terms.lr_factor:g}, expected more than 0 up to 1, and terms.rollback_to below 1"
     if terms.skip < 0 or terms.skip_unit not in ("batches", "tokens"):
         return f"terms.skip: {terms.skip} {_shown(terms.skip_unit)}, expected a count of batches or tokens"
-    if terms.skip_after is not None and (terms.skip_after < 0 or terms.rollback_to is not None):
-        return f"terms.skip_after: {terms.skip_after}, expected the number of a step, and no terms.rollback_to"
+    if terms.skip_after is not None and (terms.skip_after < 0 or terms.skip == 0 or terms.rollback_to is not None):
+        return f"terms.skip_after: {terms.skip_after}, expected the number of a step, terms.skip, no terms.rollback_to"
     return ""
 
 

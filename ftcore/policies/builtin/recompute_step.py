@@ -11,24 +11,19 @@ The policy is not in the default chain, and excludes those that skip data for th
 from typing import Annotated, ClassVar
 
 from ftcore.events.policy import Terms
-from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, spent
-from ftcore.policies.options import OptionRule, Options, Text, number, says, span, takes_nothing
-from ftcore.policies.situation import a_worker_ended, abnormal_step, all_workers_alive, class_of, in_a_row, kind_of
+from ftcore.policies.options import Options, number, says
+from ftcore.policies.situation import in_a_row
+from ftcore.policies.stopped_step import StoppedStepOptions, stopped_step
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
-from ftcore.states.norms import NORM
 from ftcore.wording import format_duration
 
 
-class RecomputeStepOptions(Options):
+class RecomputeStepOptions(StoppedStepOptions):
     """Options of ``recompute_step``."""
 
-    on: Annotated[tuple[Text, ...], says("Kinds of observations that the policy handles.", words="kinds")] = (NORM,)
-    global_norm_spike_threshold: Annotated[
-        float, number("A global gradient norm at or over this is abnormal: the ranks stop the step. Over 0.")
-    ] = 3.0
     tolerate: Annotated[bool, says("Accept the step if it is abnormal again.")] = True
     max_recomputed: Annotated[
         int,
@@ -39,22 +34,6 @@ class RecomputeStepOptions(Options):
             maximum=1000,
         ),
     ] = 20
-    window: Annotated[float, span("The time over which steps are counted.", minimum=1)] = 3600.0
-    grace: Annotated[float, span("Time for a rank to leave its process groups; then it is stopped.")] = 10.0
-    deadline: Annotated[
-        float, span("Time from the new round to its first completed step; then it has failed.", minimum=1)
-    ] = 120.0
-
-    rules: ClassVar[tuple[OptionRule, ...]] = (
-        takes_nothing("on", "nothing in `on`"),
-        takes_nothing("global_norm_spike_threshold", "a global_norm_spike_threshold of 0"),
-        OptionRule(
-            options=("on",),
-            broken=lambda o: bool(set(o.on) - {NORM}),
-            text=f"on: only `{NORM}` stops a step before the optimizer changes the state; after any other observation "
-            f"that state is gone. Expected [{NORM}]; `rollback_and_skip` goes back to a checkpoint",
-        ),
-    )
 
 
 @declares(Trait.RECOMPUTES, Trait.STOPS_STEPS, Trait.PARKS, needed=("retry", "snapshot"))
@@ -75,14 +54,9 @@ class RecomputeStep:
 
     def considers(self, incident: IncidentState, job: JobState, options: RecomputeStepOptions) -> Verdict:
         """Take an abnormal step that all ranks can compute again."""
-        kind = kind_of(incident, job)
-        if class_of(incident) is not FaultClass.NUMERIC or kind not in options.on:
-            return Pass(reason=f"not an observation in `on`: {', '.join(options.on)}")
-        step = abnormal_step(incident, job)
-        if step is None or job.rounds.world is None:
-            return Pass(reason="the abnormal step is not known")
-        if a_worker_ended(incident, job) or not all_workers_alive(job):
-            return Pass(reason="not all workers are alive")
+        step = stopped_step(incident, job, options)
+        if isinstance(step, str):
+            return Pass(reason=step)
         known = step in job.training.tolerated
         if not options.tolerate and (known or in_a_row(incident, job) > 1):
             return Pass(reason=f"step {step} was computed again and is abnormal again")

@@ -9,31 +9,19 @@ data is the cause; ``rollback_and_skip`` and ``lower_learning_rate`` can follow 
 from typing import Annotated, ClassVar
 
 from ftcore.events.policy import Terms
-from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, spent
-from ftcore.policies.options import OptionRule, Options, Text, number, says, span, takes_nothing
-from ftcore.policies.situation import (
-    a_worker_ended,
-    abnormal_step,
-    all_workers_alive,
-    class_of,
-    kind_of,
-    script_declares,
-)
+from ftcore.policies.options import Options, number
+from ftcore.policies.situation import script_declares
+from ftcore.policies.stopped_step import StoppedStepOptions, stopped_step
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
-from ftcore.states.norms import NORM
 from ftcore.wording import format_duration, plural
 
 
-class SkipBatchOptions(Options):
+class SkipBatchOptions(StoppedStepOptions):
     """Options of ``skip_batch``."""
 
-    on: Annotated[tuple[Text, ...], says("Kinds of observations that the policy handles.", words="kinds")] = (NORM,)
-    global_norm_spike_threshold: Annotated[
-        float, number("A global gradient norm at or over this is abnormal: the ranks stop the step. Over 0.")
-    ] = 3.0
     skip: Annotated[int, number("Batches to skip, beginning with that of the abnormal step.", minimum=1)] = 1
     max_skipped: Annotated[
         int,
@@ -44,22 +32,6 @@ class SkipBatchOptions(Options):
             maximum=1000,
         ),
     ] = 20
-    window: Annotated[float, span("The time over which skips are counted.", minimum=1)] = 3600.0
-    grace: Annotated[float, span("Time for a rank to leave its process groups; then it is stopped.")] = 10.0
-    deadline: Annotated[
-        float, span("Time from the new round to its first completed step; then it has failed.", minimum=1)
-    ] = 120.0
-
-    rules: ClassVar[tuple[OptionRule, ...]] = (
-        takes_nothing("on", "nothing in `on`"),
-        takes_nothing("global_norm_spike_threshold", "a global_norm_spike_threshold of 0"),
-        OptionRule(
-            options=("on",),
-            broken=lambda o: bool(set(o.on) - {NORM}),
-            text=f"on: only `{NORM}` stops a step before the optimizer changes the state; after any other observation "
-            f"that state is gone. Expected [{NORM}]; `rollback_and_skip` goes back to a checkpoint",
-        ),
-    )
 
 
 @declares(Trait.SKIPS, Trait.STOPS_STEPS, Trait.PARKS)
@@ -79,17 +51,13 @@ class SkipBatch:
 
     def considers(self, incident: IncidentState, job: JobState, options: SkipBatchOptions) -> Verdict:
         """Take an abnormal step of a job whose data ftcore can skip."""
-        if class_of(incident) is not FaultClass.NUMERIC or kind_of(incident, job) not in options.on:
-            return Pass(reason=f"not an observation in `on`: {', '.join(options.on)}")
-        step = abnormal_step(incident, job)
-        if step is None or job.rounds.world is None:
-            return Pass(reason="the abnormal step is not known")
+        step = stopped_step(incident, job, options)
+        if isinstance(step, str):
+            return Pass(reason=step)
         if not job.can(Ability.SKIP):
             return Pass(reason="cannot skip data: the script has not registered it (`step.batch`)")
         if script_declares(job, Ability.SKIP):
             return Pass(reason="the script skips data by code of its own, which only a restarted process reads")
-        if a_worker_ended(incident, job) or not all_workers_alive(job):
-            return Pass(reason="not all workers are alive")
         why = spent(job, self.name, options.max_skipped, options.window, "skips")
         if why:
             return Pass(reason=why)
