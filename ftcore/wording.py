@@ -444,7 +444,7 @@ _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
     QueueRefused: lambda data: f"queue {data.queue}: {data.node}: {_readers(data.ranks)} refused: {data.reason}",
     QueueEpochEnded: lambda data: f"queue {data.queue}: all data shards of epoch {data.epoch} are done",
     JobRolledBack: lambda data: f"training rolls back to the checkpoint of step {data.step}: {data.reason}",
-    DataSkipped: lambda data: f"{skip_text(data)} of data after step {data.step} are skipped: {data.reason}",
+    DataSkipped: lambda data: f"{skip_text(data)} of data skipped after step {data.step}: {data.reason}",
     RateLowered: lambda data: (
         f"the learning rate is {data.factor:.4g} of the script's after step {data.step} ({data.before:.4g} before): "
         f"{data.reason}"
