@@ -93,11 +93,11 @@ def test_the_log_is_kept_small_as_by_ftrun(tmp_path: Path, monkeypatch: pytest.M
         found = sidecar._config(given, "a", tmp_path).candidacy
         return found.keep_events, found.snapshot_events, found.archive
 
-    assert kept() == (100_000, 50_000, None)
+    assert kept() == (100_000, 20_000, None)
     monkeypatch.setenv("FTCORE_ARCHIVE", "/elsewhere")
-    assert kept() == (100_000, 50_000, Path("/elsewhere"))
+    assert kept() == (100_000, 20_000, Path("/elsewhere"))
     given |= check({"archive": str(tmp_path), "keep_events": "7"})
-    assert kept() == (7, 50_000, tmp_path)
+    assert kept() == (7, 20_000, tmp_path)
     flags = sidecar._config(given, "a", tmp_path).candidacy.argv()
     assert [flags[flags.index(flag) + 1] for flag in ("--keep-events", "--archive")] == ["7", str(tmp_path)]
 
