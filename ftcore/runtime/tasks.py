@@ -32,8 +32,9 @@ async def end(tasks: Iterable[asyncio.Future[Any]]) -> None:
     while pending:
         for task in pending:
             task.cancel()
-        done, _ = await asyncio.wait(pending, timeout=INSIST_S)
-        for task in done:
-            if not task.cancelled():
+        if running := [task for task in pending if not task.done()]:
+            await asyncio.wait(running, timeout=INSIST_S)
+        for task in pending:
+            if task.done() and not task.cancelled():
                 task.exception()
-        pending = [task for task in pending if task not in done]
+        pending = [task for task in pending if not task.done()]

@@ -37,7 +37,7 @@ from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.agent import AgentPhase
 
-FIRST_STEP_POLL_S = 0.02  # shared memory has no notification
+FIRST_STEP_POLL_S = 0.02  # least interval: shared memory has no notification; pages have the time of the step
 """Interval of polling the shared pages until every worker has completed its first step."""
 
 logger = structlog.get_logger()
@@ -409,7 +409,7 @@ class Agent:
         began = self._now()
         while self._core.awaits_steps:
             self._do(self._core.looked(self._supervisor.progress()))
-            await asyncio.sleep(max(FIRST_STEP_POLL_S, (self._now() - began) / 50))  # known to 2 %
+            await asyncio.sleep(max(FIRST_STEP_POLL_S, min((self._now() - began) / 20, PAGES_POLL_S)))
 
     async def _watch_exits(self) -> None:
         async for ended in self._supervisor.exits():

@@ -1,6 +1,9 @@
-"""Virtual time: one queue of scheduled work. Work of the same instant runs in the order in which it was scheduled."""
+"""Virtual time: a queue of scheduled work. Work of the same instant runs in the order in which it was scheduled, after
+what ``soon`` was given.
+"""
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -30,7 +33,12 @@ class Scheduler:
         self.stops = False
         self.running: object = None
         self._queue: list[tuple[int, int, Work]] = []
+        self._soon: deque[Work] = deque()
         self._asked = 0
+
+    def soon(self, work: Work) -> None:
+        """Execute work at this instant, before any scheduled work: about half of the cost of ``after(0, work)``."""
+        self._soon.append(work)
 
     def after(self, delay_ns: int, work: Work) -> None:
         """Schedule work in ``delay_ns`` nanoseconds."""
@@ -52,9 +60,14 @@ class Scheduler:
         Returns:
             Whether ``over`` returned true.
         """
-        queue, pop = self._queue, heapq.heappop
-        while queue and queue[0][0] <= until_ns and not self.stops:
-            self.now, _, work = pop(queue)
+        queue, soon, pop = self._queue, self._soon, heapq.heappop
+        while not self.stops:
+            if soon:
+                work = soon.popleft()
+            elif queue and queue[0][0] <= until_ns:
+                self.now, _, work = pop(queue)
+            else:
+                break
             self.turns += 1
             work()
             if over is not None and over():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from ftcore.engine import actions as act
 from ftcore.engine.orders import Order
 from ftcore.events.envelope import Event
+from ftcore.events.registry import Kind
 from ftcore.runtime.wire.security import Security
 from ftcore.sim.protocol.clock import Scheduler, ns
 from ftcore.sim.protocol.conditions import Conditions
@@ -95,6 +96,12 @@ class Environment(ABC):
         self._hash.update(line.encode())
         if self._show is not None:
             self._show(line)
+
+    def trace_event(self, event: Event) -> None:
+        """Add an event of the log to the trace; its content is part of the digest with the log's."""
+        if self._show is not None:
+            kind = "  " if event.kind is Kind.DECISION else "> "
+            self._show(f"{self.clock.now / 1e9:10.4f} {event.seq:5} {kind}{event.type} {event.data}")
 
     def crashed(self, where: str, error: BaseException) -> None:
         """Handle an unhandled exception of production code."""

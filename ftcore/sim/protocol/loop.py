@@ -123,7 +123,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _turn_soon(self) -> None:
         if self._ready and not (self._turns or self._frozen or self._killed):
             self._turns = True
-            self._clock.after(0, self._turn)
+            self._clock.soon(self._turn)
 
     def _turn(self) -> None:
         ready = self._ready

@@ -22,7 +22,6 @@ from ftcore.engine import actions as act
 from ftcore.engine.orders import Order
 from ftcore.events.codec import decode_fact
 from ftcore.events.envelope import Event, Fact
-from ftcore.events.registry import Kind
 from ftcore.runtime.wire import frames
 from ftcore.sim.protocol.checker import Checker, Violation
 from ftcore.sim.protocol.checkers import ALL, ReplayAgrees, hooks
@@ -222,8 +221,7 @@ class Simulation(Environment):
             except Violation as violation:
                 self._record(violation)
             self._replayed += 1
-            kind = "  " if event.kind is Kind.DECISION else "> "
-            self.trace(f"{event.seq:5} {kind}{event.type} {event.data}")
+            self.trace_event(event)
         for event in events[first : self._replayed]:
             self._report(Checker.appended, event)
 
