@@ -13,6 +13,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# The tests start thousands of processes: without stored bytecode, each compiles ftcore anew (a third more CPU time).
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 PYTEST_ARGS ?=
 PYTEST_JOBS ?= 4

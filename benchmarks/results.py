@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles ftcore, but not the installed peers
 RESULTS = Path(__file__).with_name("RESULTS.md")
 HEADER = """# Results
 

@@ -8,7 +8,7 @@ from ftcore.events.registry import decision
 
 
 @decision("action.ordered")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class ActionOrdered(Payload):
     """An order to nodes or to the platform; it is sent only after this event is durable.
 
@@ -26,7 +26,7 @@ class ActionOrdered(Payload):
 
 
 @decision("action.done")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class ActionDone(Payload):
     """Every addressed node has answered, or is no longer in the job.
 
@@ -38,7 +38,7 @@ class ActionDone(Payload):
 
 
 @decision("action.failed")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class ActionFailed(Payload):
     """The action was not completed.
 
@@ -52,7 +52,7 @@ class ActionFailed(Payload):
 
 
 @decision("action.superseded")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class ActionSuperseded(Payload):
     """A newer action or decision replaced the action.
 

@@ -7,7 +7,7 @@ from ftcore.events.registry import decision
 
 
 @decision("anomaly.observed", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class AnomalyObserved(Payload):
     """A state machine received an event that its state does not accept; the state did not change.
 

@@ -7,7 +7,7 @@ from ftcore.events.registry import fact
 
 
 @fact("caller.refused", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class CallerRefused(Payload):
     """The master refused agents or operators. Repeated refusals are counted in one event.
 

@@ -6,7 +6,7 @@ from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class HeldShard(Payload):
     """A complete shard in the memory of a node's keeper.
 
@@ -33,7 +33,7 @@ class HeldShard(Payload):
 
 
 @fact("memory.held")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class MemoryHeld(Payload):
     """The shards in the memory of a node; replaces what was known of this node.
 
@@ -54,7 +54,7 @@ class MemoryHeld(Payload):
 
 
 @fact("shard.persisted")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class ShardPersisted(Payload):
     """A node's keeper has written a shard to storage.
 
@@ -78,7 +78,7 @@ class ShardPersisted(Payload):
 
 
 @fact("checkpoint.failed")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class CheckpointFailed(Payload):
     """A node could not write its part of a checkpoint; training goes on, and the copy in memory stays.
 
@@ -100,7 +100,7 @@ class CheckpointFailed(Payload):
 
 
 @fact("checkpoint.committed")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class CheckpointCommitted(Payload):
     """A checkpoint is complete: every shard of a step's state is saved.
 
@@ -124,7 +124,7 @@ class CheckpointCommitted(Payload):
 
 
 @decision("interval.chosen")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class IntervalChosen(Payload):
     """The interval between two saves to storage, for workers that leave it to the master.
 
@@ -153,7 +153,7 @@ class IntervalChosen(Payload):
     most_s: float
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class CheckpointOnStorage(Payload):
     """A complete checkpoint of ftcore on storage.
 
@@ -169,7 +169,7 @@ class CheckpointOnStorage(Payload):
 
 
 @fact("checkpoint.found")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class CheckpointFound(Payload):
     """An agent that found no living master has found checkpoints of this log on storage.
 
@@ -187,7 +187,7 @@ class CheckpointFound(Payload):
 
 
 @fact("state.loaded")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class StateLoaded(Payload):
     """The workers of a round have restored their state.
 
@@ -211,7 +211,7 @@ class StateLoaded(Payload):
 
 
 @fact("batches.skipped")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class BatchesSkipped(Payload):
     """The workers of a node have skipped batches of the registered data, as ``data.skipped`` decided.
 
@@ -231,7 +231,7 @@ class BatchesSkipped(Payload):
 
 
 @fact("data.positioned")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class DataPositioned(Payload):
     """The workers of a round continue the registered data at a place of its order (``ftcore.data``), before the next
     step.
@@ -262,7 +262,7 @@ class DataPositioned(Payload):
 
 
 @fact("replicas.found")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class ReplicasFound(Payload):
     """The ranks of a round have registered their state, and know which of them hold the same.
 
@@ -279,7 +279,7 @@ class ReplicasFound(Payload):
     groups: tuple[tuple[int, ...], ...]
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class Resume(Payload):
     """What the workers of a round load; part of ``world.formed``.
 

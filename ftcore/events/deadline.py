@@ -7,7 +7,7 @@ from ftcore.events.registry import fact
 
 
 @fact("deadline.expired")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class DeadlineExpired(Payload):
     """A deadline of the folded state has passed.
 

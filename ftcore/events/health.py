@@ -6,7 +6,7 @@ from ftcore.events.payload import Payload
 from ftcore.events.registry import decision
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class UnhealthyNode(Payload):
     """A node that is not clearly healthy.
 
@@ -22,7 +22,7 @@ class UnhealthyNode(Payload):
     reason: str
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class BadLink(Payload):
     """Healthy nodes that could not exchange data with each other.
 
@@ -35,7 +35,7 @@ class BadLink(Payload):
     reason: str
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class BadGroup(Payload):
     """Healthy nodes with a common label that fail to exchange data all at once, although each did in a pair.
 
@@ -53,7 +53,7 @@ class BadGroup(Payload):
 
 
 @decision("health.judged")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class HealthJudged(Payload):
     """A health check has ended.
 

@@ -13,7 +13,7 @@ FILES_MAX = 64
 
 
 @fact("log.imported", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class LogImported(Payload):
     """The following facts were read from the log files of a job that did not run under ftcore.
 
@@ -33,7 +33,7 @@ class LogImported(Payload):
 
 
 @fact("source.cited", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class SourceCited(Payload):
     """Where the next facts were read.
 
@@ -57,7 +57,7 @@ class SourceCited(Payload):
 
 
 @fact("gap.found", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class GapFound(Payload):
     """No file has a line with a time stamp in a period: nothing is known of it.
 

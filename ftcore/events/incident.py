@@ -6,7 +6,7 @@ from ftcore.events.payload import Payload
 from ftcore.events.registry import decision
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class Fault(Payload):
     """The classification of the evidence.
 
@@ -34,7 +34,7 @@ class Fault(Payload):
 
 
 @decision("incident.opened")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class IncidentOpened(Payload):
     """A fault, a request or an opportunity calls for a decision.
 
@@ -50,7 +50,7 @@ class IncidentOpened(Payload):
 
 
 @decision("incident.rediagnosed")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class IncidentRediagnosed(Payload):
     """Further evidence changed the classification.
 
@@ -66,7 +66,7 @@ class IncidentRediagnosed(Payload):
 
 
 @decision("incident.escalated")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class IncidentEscalated(Payload):
     """The plan failed: the next policies of the chain are asked.
 
@@ -80,7 +80,7 @@ class IncidentEscalated(Payload):
 
 
 @decision("incident.continued")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class IncidentContinued(Payload):
     """The plan succeeded but does not resolve the incident: the next policies of the chain are asked.
 
@@ -94,7 +94,7 @@ class IncidentContinued(Payload):
 
 
 @decision("departure.deferred")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class DepartureDeferred(Payload):
     """Nodes leave only when their replacements are ready; training continues meanwhile.
 
@@ -110,7 +110,7 @@ class DepartureDeferred(Payload):
 
 
 @decision("departure.begun")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class DepartureBegun(Payload):
     """A deferred departure begins: the workers are stopped, and the next round is without the leaving nodes.
 
@@ -125,7 +125,7 @@ class DepartureBegun(Payload):
 
 
 @decision("incident.resolved")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class IncidentResolved(Payload):
     """The plan succeeded: training continues, or the job ended as the policy decided.
 
@@ -143,7 +143,7 @@ class IncidentResolved(Payload):
 
 
 @decision("incident.exhausted")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class IncidentExhausted(Payload):
     """No policy took the incident or succeeded: a fault fails the job; a request or opportunity is dropped.
 

@@ -11,7 +11,7 @@ OWN_FIELDS = ("argv", "module", "no_python", "role")
 """Fields of a spec in which the nodes of a job with ``own_commands`` may differ."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class BatchSpec(Payload):
     """The global batch that the user wants.
 
@@ -33,7 +33,7 @@ class BatchSpec(Payload):
         return f"{self.size}{micro} ({self.rule}{slots})"
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class JobSpec(Payload):
     """The user's request, as far as decisions depend on it.
 
@@ -82,7 +82,7 @@ class JobSpec(Payload):
 
 
 @fact("job.submitted")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class JobSubmitted(Payload):
     """A run of the job was submitted: after the log's first ``master.elected``, or after the previous run has ended.
 
@@ -108,7 +108,7 @@ class JobSubmitted(Payload):
 
 
 @fact("job.progressed", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class JobProgressed(Payload):
     """A sample of the training's progress, every ``progress_sample_s``.
 
@@ -124,7 +124,7 @@ class JobProgressed(Payload):
 
 
 @decision("job.finished")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class JobFinished(Payload):
     """The run ended.
 
@@ -140,7 +140,7 @@ class JobFinished(Payload):
 
 
 @fact("job.parked")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class JobParked(Payload):
     """The job is stuck because a fact could not be folded, or its decisions exceed the size of one append. The workers
     keep running; an operator is needed.
@@ -157,7 +157,7 @@ class JobParked(Payload):
 
 
 @fact("log.contradicted")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class LogContradicted(Payload):
     """A node has seen events that this log does not contain: the log was deleted, or restored from an older copy. The
     job is stuck, because workers of a world that this log does not know may run; an operator is needed.
@@ -178,7 +178,7 @@ class LogContradicted(Payload):
 
 
 @fact("log.salvaged")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class LogSalvaged(Payload):
     """The log was damaged, and its readable events became this log. This is the first new event; no decision follows
     from it.
@@ -199,7 +199,7 @@ class LogSalvaged(Payload):
 
 
 @decision("job.unparked")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class JobUnparked(Payload):
     """An operator resumed the stuck job; the fact that parked it is not folded.
 
@@ -211,7 +211,7 @@ class JobUnparked(Payload):
 
 
 @decision("job.rolled_back")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class JobRolledBack(Payload):
     """The training is rolled back to an older step; later checkpoints are never resumed from.
 
@@ -227,7 +227,7 @@ class JobRolledBack(Payload):
 
 
 @decision("rate.lowered")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class RateLowered(Payload):
     """The learning rate is lowered, for the next round and all later ones of the job while the policy is in its chain.
 
@@ -247,7 +247,7 @@ class RateLowered(Payload):
 
 
 @decision("data.skipped")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class DataSkipped(Payload):
     """Part of the data is skipped.
 

@@ -7,7 +7,7 @@ from ftcore.events.registry import fact
 
 
 @fact("master.elected")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class MasterElected(Payload):
     """A master was elected; the first event of its term.
 

@@ -11,7 +11,7 @@ LOST = "lost"
 
 
 @fact("node.joined")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class NodeJoined(Payload):
     """An agent registered its node with the job.
 
@@ -58,7 +58,7 @@ class NodeJoined(Payload):
 
 
 @fact("node.warmed")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class NodeWarmed(Payload):
     """A standby node can start its workers at once: its warm process has imported their modules.
 
@@ -72,7 +72,7 @@ class NodeWarmed(Payload):
 
 
 @fact("node.left")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class NodeLeft(Payload):
     """An agent stopped its workers and left the job.
 
@@ -90,7 +90,7 @@ class NodeLeft(Payload):
 
 
 @fact("node.gave_up")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class NodeGaveUp(Payload):
     """An external launcher of a node's workers starts no more workers and requests the end of the run.
 
@@ -108,7 +108,7 @@ class NodeGaveUp(Payload):
 
 
 @fact("node.lost")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class NodeLost(Payload):
     """A node's lease expired without a heartbeat, or its platform reports that the node has ended.
 
@@ -128,7 +128,7 @@ class NodeLost(Payload):
 
 
 @decision("node.quarantined")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class NodeQuarantined(Payload):
     """A node, in any incarnation, is excluded from all rounds until an operator admits it.
 
@@ -141,7 +141,7 @@ class NodeQuarantined(Payload):
     reason: str
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class CheckResult(Payload):
     """The result of one of a node's checks.
 
@@ -160,7 +160,7 @@ class CheckResult(Payload):
 
 
 @fact("health.checked")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class HealthChecked(Payload):
     """A node's answer to an order to check its health.
 
@@ -195,7 +195,7 @@ class HealthChecked(Payload):
 
 
 @fact("order.obeyed")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class OrderObeyed(Payload):
     """A node carried out an order that leaves its processes in place.
 
@@ -217,7 +217,7 @@ class OrderObeyed(Payload):
 
 
 @fact("order.refused")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class OrderRefused(Payload):
     """A node cannot carry out an order.
 
@@ -237,7 +237,7 @@ class OrderRefused(Payload):
 
 
 @fact("platform.answered")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class PlatformAnswered(Payload):
     """The platform accepted or refused an order; launched nodes register on their own.
 

@@ -7,7 +7,7 @@ from ftcore.events.registry import fact
 
 
 @fact("operator.commanded")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class OperatorCommanded(Payload):
     """An operator's request.
 
@@ -33,7 +33,7 @@ NOTE_CHARS_MAX = 4000
 
 
 @fact("operator.noted", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class OperatorNoted(Payload):
     """A person's note about the job, for ``ftctl logbook``; no decision follows from it.
 

@@ -9,7 +9,7 @@ from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class ChainEntry(Payload):
     """One entry of the active chain, with the value of every option.
 
@@ -40,7 +40,7 @@ CHECKPOINTS_KEPT = 3
 """Checkpoints that are kept if the policy file does not say it."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class DeclaredCheckpoints(Payload):
     """The policy file's settings for checkpoints; 0: not set.
 
@@ -63,7 +63,7 @@ class DeclaredCheckpoints(Payload):
     max_interval: float = 0.0
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class DeclaredHangs(Payload):
     """The policy file's limits for hangs, in seconds; 0: not set.
 
@@ -84,7 +84,7 @@ class DeclaredHangs(Payload):
     set_up: float = 0.0
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class Declared(Payload):
     """The policy file's declarations about the job.
 
@@ -125,7 +125,7 @@ def _checkpoints_as_group(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @fact("policy.loaded", version=2, upcasters={1: _checkpoints_as_group})
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class PolicyLoaded(Payload):
     """A policy chain takes effect.
 
@@ -146,7 +146,7 @@ class PolicyLoaded(Payload):
     rules: tuple[dict[str, Any], ...] = ()
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class Terms(Payload):
     """Details of a plan beyond its kind; the defaults are those of a plain restart.
 
@@ -195,7 +195,7 @@ class Terms(Payload):
 
 
 @decision("policy.considered")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class PolicyConsidered(Payload):
     """A policy of the chain was asked.
 
@@ -236,7 +236,7 @@ class PolicyConsidered(Payload):
 
 
 @decision("plan.applied")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class PlanApplied(Payload):
     """Every order of a plan that leaves the processes in place was answered.
 
@@ -250,7 +250,7 @@ class PlanApplied(Payload):
 
 
 @decision("alert.raised", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class AlertRaised(Payload):
     """An alert to send; no recovery waits for it.
 
@@ -266,7 +266,7 @@ class AlertRaised(Payload):
 
 
 @fact("alert.sent", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class AlertSent(Payload):
     """The result of sending an alert.
 
@@ -282,7 +282,7 @@ class AlertSent(Payload):
 
 
 @fact("ability.declared")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class AbilityDeclared(Payload):
     """The abilities of a part of the job, beyond starting and stopping processes.
 
@@ -296,7 +296,7 @@ class AbilityDeclared(Payload):
 
 
 @fact("policy.answered")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class PolicyAnswered(Payload):
     """The answer of an external policy; it becomes a verdict like any other.
 
@@ -322,7 +322,7 @@ class PolicyAnswered(Payload):
 
 
 @fact("policy.faulted")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class PolicyFaulted(Payload):
     """An external policy raised an exception, timed out or returned an invalid answer; it counts as a pass.
 

@@ -10,7 +10,7 @@ from ftcore.events.registry import fact
 
 
 @fact("archive.extended", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class ArchiveExtended(Payload):
     """Events were archived and removed from the live log.
 
@@ -26,7 +26,7 @@ class ArchiveExtended(Payload):
 
 
 @fact("archive.failed", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class ArchiveFailed(Payload):
     """The archive is unavailable; no event is removed from the live log meanwhile.
 
@@ -40,7 +40,7 @@ class ArchiveFailed(Payload):
 
 
 @fact("space.ran_low", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class SpaceRanLow(Payload):
     """The log's store is full or nearly full; progress samples are not recorded until it has space again.
 
@@ -56,7 +56,7 @@ class SpaceRanLow(Payload):
 
 
 @fact("space.recovered", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class SpaceRecovered(Payload):
     """The log's store has space again.
 

@@ -9,7 +9,7 @@ EVIDENCE_BYTES_MAX = 4096
 """Raw evidence in one event; the rest stays in the worker's log files on its node."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorkerError(Payload):
     """Contents of a worker's error file (``TORCHELASTIC_ERROR_FILE``, written by ``@record`` or by ftcore's own hook).
 
@@ -24,7 +24,7 @@ class WorkerError(Payload):
     timestamp: int | None = None
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class StepTimes(Payload):
     """The last steps of a worker before a fault.
 
@@ -44,7 +44,7 @@ class StepTimes(Payload):
 
 
 @fact("workers.started")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorkersStarted(Payload):
     """All workers of a node's slice run.
 
@@ -68,7 +68,7 @@ class WorkersStarted(Payload):
 
 
 @fact("workers.stepped")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorkersStepped(Payload):
     """Every worker of the node completed its first step of the round.
 
@@ -90,7 +90,7 @@ class WorkersStepped(Payload):
 
 
 @fact("worker.failed")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorkerFailed(Payload):
     """A worker ended with a non-zero exit code, or by a signal that ftcore did not send.
 
@@ -127,7 +127,7 @@ class WorkerFailed(Payload):
 
 
 @fact("workers.stopped")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorkersStopped(Payload):
     """No worker of the round or of an earlier one runs on the node any more.
 
@@ -151,7 +151,7 @@ class WorkersStopped(Payload):
 
 
 @fact("workers.finished")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorkersFinished(Payload):
     """All workers of the node ended with exit code 0.
 
@@ -169,7 +169,7 @@ class WorkersFinished(Payload):
 
 
 @fact("workers.unstartable")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorkersUnstartable(Payload):
     """The agent could not start its workers; those that had started were stopped.
 
@@ -208,7 +208,7 @@ DISRUPTIVE = (MAINTENANCE, STORAGE_AWAY)
 
 
 @fact("fault.observed")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class FaultObserved(Payload):
     """Evidence of a fault other than the end of a process.
 
@@ -245,7 +245,7 @@ class FaultObserved(Payload):
 
 
 @fact("disruption.ended")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class DisruptionEnded(Payload):
     """What ``fault.observed`` reported as a disruption is over.
 
@@ -267,7 +267,7 @@ KERNEL_RANK = -1
 
 
 @fact("log.matched", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class LogMatched(Payload):
     """A rule matched lines of a worker's output or of the kernel log; training may continue.
 
@@ -292,7 +292,7 @@ class LogMatched(Payload):
     count: int = 1
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class RankState(Payload):
     """Ranks that are in the same state while no step is completed.
 
@@ -356,7 +356,7 @@ class RankState(Payload):
     loader: str = ""
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class Cut(Payload):
     """A node whose workers get no answer from another node of the world: its kernel keeps retransmitting.
 
@@ -378,7 +378,7 @@ class Cut(Payload):
 
 
 @fact("workers.stood")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorkersStood(Payload):
     """No step is completed; the states of all ranks of the round, as their agents found them.
 
@@ -394,7 +394,7 @@ class WorkersStood(Payload):
 
 
 @fact("workers.went_on")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorkersWentOn(Payload):
     """Steps are completed again without intervention.
 
@@ -408,7 +408,7 @@ class WorkersWentOn(Payload):
 
 
 @decision("standstill.judged")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class StandstillJudged(Payload):
     """The verdict on a standstill.
 

@@ -31,7 +31,7 @@ class Member(NamedTuple):
 
 
 @fact("store.opened")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class StoreOpened(Payload):
     """A TCPStore for the next round is open.
 
@@ -53,7 +53,7 @@ class StoreOpened(Payload):
 
 
 @fact("store.failed")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class StoreFailed(Payload):
     """A round's TCPStore could not be opened, or has ended.
 
@@ -73,7 +73,7 @@ class StoreFailed(Payload):
 
 
 @decision("round.planned")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class RoundPlanned(Payload):
     """No worker of the previous round runs any more: the next round can form.
 
@@ -97,7 +97,7 @@ def _members_as_arrays(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @decision("world.members", version=2, upcasters={1: _members_as_arrays})
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorldMembers(Payload):
     """Members of the world that the following ``world.formed`` completes, at most ``MEMBERS_PER_EVENT`` of them.
 
@@ -113,7 +113,7 @@ class WorldMembers(Payload):
     buddies: tuple[tuple[int, ...], ...] = ()
 
 
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorldBatch(Payload):
     """The global batch of a world, computed from the job's ``BatchSpec``.
 
@@ -133,7 +133,7 @@ class WorldBatch(Payload):
 
 
 @decision("world.formed")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class WorldFormed(Payload):
     """The membership of a round is fixed; the preceding ``world.members`` of the same group list it.
 
@@ -166,7 +166,7 @@ class WorldFormed(Payload):
 
 
 @decision("round.started")
-@attrs.frozen(kw_only=True, repr=False)
+@attrs.frozen(kw_only=True, repr=False, eq=False)
 class RoundStarted(Payload):
     """Every member's workers run.
 
