@@ -52,9 +52,7 @@ class Job:
 
     def marks(self) -> list[Mark]:
         """Return all marks so far."""
-        text = self.marks_file.read_text() if self.marks_file.exists() else ""
-        fields = (line.split() for line in text[: text.rfind("\n") + 1].splitlines())  # the last one may be incomplete
-        return [Mark(what, int(rank), int(pid), int(mono)) for what, rank, pid, mono in fields]
+        return read_marks(self.marks_file)
 
     def await_all(self, what: str, after: int, not_pids: set[int]) -> dict[int, Mark] | None:
         """Wait for the first such mark of every rank after a time, by new processes; None: the job is lost."""
@@ -82,7 +80,15 @@ class Job:
         return None
 
 
-def _free_port() -> int:
+def read_marks(path: Path) -> list[Mark]:
+    """Return all marks in a file so far."""
+    text = path.read_text() if path.exists() else ""
+    fields = (line.split() for line in text[: text.rfind("\n") + 1].splitlines())  # the last one may be incomplete
+    return [Mark(what, int(rank), int(pid), int(mono)) for what, rank, pid, mono in fields]
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -99,7 +105,7 @@ def commands(
     count = ["--nproc-per-node", str(workers), "--max-restarts", "1000"]
     if nodes == 1:
         return [[str(BIN / "torchrun"), "--standalone", *count, *script]]
-    endpoint = f"127.0.0.1:{_free_port()}"
+    endpoint = f"127.0.0.1:{free_port()}"
     world = ["--nnodes", str(nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", name]
     return [[str(BIN / "torchrun"), *world, *count, *script] for _ in range(nodes)]
 

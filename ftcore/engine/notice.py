@@ -31,7 +31,7 @@ from ftcore.states.model import IncidentState, JobState, OperatorRequest
 from ftcore.states.node import NodePhase
 from ftcore.states.norms import stops_step
 from ftcore.states.phases import has_ended, is_deferred, is_running, is_up, opens_faults
-from ftcore.states.revisions import PEER_NOT_HANG, READY_FIRST, follows
+from ftcore.states.revisions import PEER_NOT_HANG, READY_FIRST, WARM_FIRST, follows
 from ftcore.states.world import usable
 from ftcore.wording import plural
 
@@ -171,7 +171,9 @@ def _spare(state: JobState) -> int:
         return 0
     if not having(state.policy.chain, Trait.GROWS):
         return 0
-    count = usable(state.membership.ready(), spec)
+    membership = state.membership
+    cold = len(membership.cold.keys() - membership.unchecked.keys()) if follows(state, WARM_FIRST) else 0
+    count = usable(membership.ready() - cold, spec)
     return count if count > len(world.members) else 0
 
 

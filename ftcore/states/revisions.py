@@ -25,6 +25,7 @@ or fields that earlier logs lack needs no revision.
 | 16 | after a rollback, a round resumes from a checkpoint committed since, also before the plan has succeeded |
 | 17 | policies that compute a step again or swap a process need only what the running script reports |
 | 18 | a fault of a round whose workers are being started waits until all are, if the script can leave its round |
+| 19 | a growth is offered once a new node can start its workers at once; until then the job trains |
 """
 
 from typing import TYPE_CHECKING, Final
@@ -68,7 +69,9 @@ IN_PROCESS: Final = 17
 
 STARTED_FIRST: Final = 18
 
-NEWEST: Final = 18
+WARM_FIRST: Final = 19
+
+NEWEST: Final = 19
 """The revision of masters of this ftcore."""
 
 

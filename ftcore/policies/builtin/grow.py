@@ -49,7 +49,7 @@ class Grow:
     name: ClassVar[str] = "grow"
     doc: ClassVar[str] = "Add standby nodes, if they make a larger world possible."
     conditions: ClassVar[tuple[str, ...]] = (
-        "takes an opportunity: there are enough standby nodes for the next allowed size",
+        "takes an opportunity: there are enough standby nodes that can start workers at once for the next allowed size",
         "passes within `every` of the last growth or restart, unless an operator admitted a node",
         "within the join window after a shrink, waits neither for `every` nor for a checkpoint, and ignores one fault "
         "per node",

@@ -10,6 +10,7 @@ from ftcore.engine.orders import slice_of
 from ftcore.events.job import BatchSpec, JobSpec
 from ftcore.events.world import WorldMembers
 from ftcore.policies.file.config import parse
+from ftcore.states.revisions import NEWEST, WARM_FIRST
 from ftcore.testing.driver import JobDriver
 
 
@@ -196,6 +197,28 @@ def test_growth_follows_a_checkpoint():
     on(driver)
     assert world(driver) == ["n0", "n1", "n2"]
     assert not driver.state.history.at_commit
+
+
+@pytest.mark.parametrize(("decides", "waits"), [(NEWEST, True), (WARM_FIRST - 1, False)])
+def test_growth_begins_when_a_new_node_is_warm(decides: int, waits: bool):
+    """Until then the job trains: the others would wait for the start of its interpreter. Not so by earlier rules."""
+    driver = JobDriver(
+        spec=JobSpec(argv=("t.py",), nodes_min=2, nodes_max=4),
+        policy=parse("version: 1\nchain:\n  - grow: {every: 0}\n  - stop\n", "test"),
+        decides=decides,
+    )
+    driver.submit()
+    joined(driver, "n0", "n1")
+    on(driver)
+    driver.join("n2", warms=True)
+    driver.join("n3", warms=True)
+    on(driver)
+    assert (world(driver) == ["n0", "n1"]) is waits
+    driver.warm("n3")
+    on(driver)
+    assert world(driver) == ["n0", "n1", "n2", "n3"]
+    formed = [event for event in driver.events if event.type == "world.formed"]
+    assert len(formed) == 2, "the node that is nearly warm is not left behind"
 
 
 def test_growth_does_not_add_unsteady_nodes():
