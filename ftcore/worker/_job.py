@@ -300,7 +300,7 @@ class TrainingJob:
 
     def end_step(self, number: int, loss: float | None, grad_norm: float | None) -> None:
         """Report a completed step, save it if it is time, and reach its boundary."""
-        if self._link is not None and self._can_leave() and self._ended_by_fault(self._link, number):
+        if self._link is not None and self._ended_by_fault(self._link, number):
             self._has_left = True
             return
         self._data.step_ended(number)
@@ -387,13 +387,13 @@ class TrainingJob:
         """Whether this process leaves its round although the script has ended the step without an error."""
         assert self._stager is not None
         has_stepped = self._stager.has_stepped
+        if not (link.ordered or (not has_stepped and _connections.is_cut())) or not self._can_leave():
+            return False
         if link.ordered:
             if has_stepped:
                 self._data.step_ended(number)
                 self._mark(number)
             return True
-        if has_stepped or not _connections.is_cut():
-            return False
         link.report(COLLECTIVE, number - 1, "a connection of a process group has ended; the script handled the error")
         return True
 

@@ -41,6 +41,16 @@ class NamedParameter(NamedTuple):
     number: int
 
 
+_PLAIN = frozenset((int, float, bool, str, type(None)))
+
+
+def _are_plain(items: list[Any]) -> bool:
+    """Whether all are immutable Python values, so that equal ones are the same."""
+    return all(
+        type(item) in _PLAIN or (type(item) is tuple and all(type(each) in _PLAIN for each in item)) for item in items
+    )
+
+
 class OptimizerPart:
     """An optimizer.
 
@@ -68,6 +78,9 @@ class OptimizerPart:
         self._values: list[tuple[trees.TreePath, str, Any]] = []
         self._collected: list[int] = []
         self._global: list[str] = []
+        self._record: dict[str, Any] = {}
+        self._options: list[Any] | None = None
+        """The options from which the record was made; None: it is made each time."""
         self._made: dict[int, dict[str, Any]] = {}
         self._loaded: dict[str, Any] = {}
 
@@ -85,6 +98,10 @@ class OptimizerPart:
     def record(self) -> dict[str, Any]:
         """See ``StatePart``."""
         optimizer = self.optimizer
+        options = [item for group in optimizer.param_groups for key, item in group.items() if key != "params"]
+        is_plain = not self._mixed and not self._global and len(optimizer.state) == self._count and _are_plain(options)
+        if is_plain and options == self._options:
+            return self._record
         value: dict[str, Any] = {
             "param_groups": [
                 {key: item for key, item in group.items() if key != "params"} for group in optimizer.param_groups
@@ -98,7 +115,9 @@ class OptimizerPart:
         tree, leaves, tensors = trees.split(value)
         self._values = [(path, f"{self.name}/{trees.text_of(path)}", tensor) for path, tensor in tensors]
         leaves += [(path, "tensor", name) for path, name, _ in self._values]
-        return {"kind": "optimizer", "tree": tree, "leaves": leaves}
+        self._record = {"kind": "optimizer", "tree": tree, "leaves": leaves}
+        self._options = options if is_plain else None
+        return self._record
 
     def is_current(self) -> bool:
         """See ``StatePart``."""

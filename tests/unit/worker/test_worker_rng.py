@@ -1,14 +1,17 @@
 """The states of the random number generators as a value of the public API."""
 
+import itertools
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy
 import torch
 
 from ftcore import worker
 from ftcore.checkpoint import values
+from ftcore.worker.state import rng
 
 
 def drawn() -> tuple[float, ...]:
@@ -33,3 +36,49 @@ def test_numpy_is_not_imported_for_it() -> None:
         "assert random.random() == drawn and 'numpy' not in states and sys.modules['numpy'] is None"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+def _python_normal() -> None:
+    random.gauss(0.0, 1.0)
+
+
+USES: tuple[Callable[[], object], ...] = (
+    lambda: None,
+    random.random,
+    _python_normal,
+    lambda: random.seed(7),
+    numpy.random.rand,
+    numpy.random.randn,
+    lambda: numpy.random.seed(7),
+    lambda: torch.rand(1),
+)
+
+
+def test_every_use_of_a_generator_is_seen() -> None:
+    """A state is read again after each use, also if the use takes only a number that was left over."""
+    for use in itertools.chain.from_iterable(itertools.product(USES, repeat=3)):
+        use()
+        found = rng.capture()
+        assert found.python == random.getstate()
+        expected = numpy.random.get_state(legacy=False)
+        assert (found.numpy["has_gauss"], found.numpy["gauss"]) == (expected["has_gauss"], expected["gauss"])
+        assert found.numpy["state"]["pos"] == expected["state"]["pos"]
+        assert (found.numpy["state"]["key"] == expected["state"]["key"]).all()
+        assert torch.equal(found.torch, torch.get_rng_state())
+
+
+def test_unused_generators_are_not_read_again() -> None:
+    """What makes a capture quick enough for each step."""
+    random.seed(3)
+    numpy.random.seed(3)
+    first, second = rng.capture(), rng.capture()
+    assert first.python is second.python and first.numpy is second.numpy
+
+
+def test_restored_generators_are_read_again() -> None:
+    drawn()
+    kept = rng.packed(rng.capture())
+    drawn()
+    rng.capture()
+    rng.restore(kept)
+    assert rng.packed(rng.capture()) == kept
