@@ -133,7 +133,7 @@ class LightAgent:
     def step(self, number: int) -> None:
         """Report the workers' first step of the round."""
         self.page = Progress(steps=1, step=number, absolute=True, mono=time.monotonic_ns(), loss=None)
-        self._do(self.core.looked((self.page,)))
+        self._do(self.core.looked((self.page,), time.monotonic()))
 
     def _broken(self) -> None:
         self.swarm.broken += 1

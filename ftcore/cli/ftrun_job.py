@@ -56,7 +56,7 @@ from ftcore.runtime.wire.frames import Submission
 from ftcore.runtime.wire.security import Security
 from ftcore.states.world import impossible, next_size, usable
 from ftcore.timing import Timing
-from ftcore.wording import plural, reason_suffix, without_repeats
+from ftcore.wording import plural, printable, reason_suffix, without_repeats
 
 FILES, FILES_PER_WORKER = 40, 10
 """Files that an agent opens, and files for each worker: measured with low limits, plus a margin."""
@@ -98,14 +98,14 @@ def main(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
     outcome = guarded(lambda: _run(parser, args, given, warm))
     reason = completed(outcome.reason, elsewhere(args.store), args.job) if args.job else outcome.reason
     if outcome.exit_code and args.local_parent < 0:
-        print(f"ftrun: {_ENDINGS.get(outcome.outcome, '')}{without_repeats(reason)}", file=sys.stderr)
+        print(f"ftrun: {_ENDINGS.get(outcome.outcome, '')}{printable(without_repeats(reason))}", file=sys.stderr)
         if outcome.outcome in ("failed", "stopped"):
             output = f"; output: {_ftctl(args)} logs --job {args.job}" if outcome.outcome == "failed" else ""
             print(f"ftrun: for details: {_ftctl(args)} explain --job {args.job}{output}", file=sys.stderr)
     elif outcome.outcome == "succeeded" and args.local_parent < 0:
         print(f"ftrun: the job succeeded{reason_suffix(extent(args.store, args.job))}", file=sys.stderr)
     elif outcome.outcome == "refused":
-        print(f"ftrun: {reason}", file=sys.stderr)
+        print(f"ftrun: {printable(reason)}", file=sys.stderr)
     return outcome.exit_code
 
 

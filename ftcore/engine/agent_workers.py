@@ -11,7 +11,7 @@ House rules:
 
 from collections.abc import Collection, Sequence
 from itertools import chain
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import attrs
 
@@ -51,12 +51,21 @@ from ftcore.events.worker import (
     WorkersUnstartable,
 )
 from ftcore.events.world import StoreFailed, StoreOpened
-from ftcore.ids import Round
+from ftcore.ids import SECOND, Round
 from ftcore.ports import Performed, Progress, WorkerExit
 from ftcore.states.agent import WORK, WorkPhase
 from ftcore.wording import order_text
 
 Pages: TypeAlias = Sequence[Progress | None]
+
+
+REPORT_S: Final = 2.0
+"""Seconds after its first step within which a script is expected to report the training's step, if it does."""
+
+
+def _may_be_reported(page: Progress, now: float) -> bool:
+    """Whether the only step on a page is one of the optimizer, and the script may still report which one it was."""
+    return page.steps == 1 and not page.absolute and now - page.mono / SECOND < REPORT_S
 
 
 class WorkerControl:
@@ -338,8 +347,17 @@ class WorkerControl:
         """Whether the first completed steps of the round are not reported yet; then call ``looked`` often."""
         return self.work is WorkPhase.STARTED
 
-    def looked(self, pages: Pages) -> Actions:
-        """Report the round's first steps once all workers have completed one."""
+    def looked(self, pages: Pages, now: float) -> Actions:
+        """Report the round's first steps once all workers have completed one.
+
+        A step of the optimizer may be followed by the script's own report of the training's step, for which it waits.
+
+        Args:
+            pages: the workers' pages.
+            now: the current time.
+        """
+        if any(page is not None and _may_be_reported(page, now) for page in pages):
+            return []
         return self._first_steps(pages)
 
     def _first_steps(self, pages: Pages) -> Actions:

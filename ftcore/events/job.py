@@ -116,11 +116,13 @@ class JobProgressed(Payload):
         round: the round.
         step: newest step that every reporting node has completed.
         loss: the loss reported with it, if the script reports one.
+        absolute: the step is known to count from the start of the training.
     """
 
     round: int
     step: int
     loss: float | None = None
+    absolute: bool = False
 
 
 @decision("job.finished")

@@ -53,7 +53,7 @@ def again_lines(expected: Outlook, incident: Incident) -> list[str]:
     node = f"; {plural(expected.at_node, 'fault')} began at {incident.root.node}" if expected.at_node else ""
     lines = [f"{count}{node}"]
     if expected.repeats:
-        lines.append("a restart does not help: the same fault occurs again at the same step")
+        lines.append("a restart seldom helps: a fault of this class usually occurs again at the same step")
     if expected.budget is not None:
         budget = expected.budget
         left = max(0, budget.limit - budget.used)

@@ -211,7 +211,7 @@ class World:
         elif kind == "exit":
             node.exit(3)
         elif kind == "look":
-            node.do(node.core.looked(PAGES))
+            node.do(node.core.looked(PAGES, 0.0))
         elif kind == "lose":
             self.own(NodeLost(node=node.name, incarnation=node.core.incarnation, reason="silent"))
         else:

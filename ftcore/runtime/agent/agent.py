@@ -408,7 +408,7 @@ class Agent:
     async def _watch_first_steps(self) -> None:
         began = self._now()
         while self._core.awaits_steps:
-            self._do(self._core.looked(self._supervisor.progress()))
+            self._do(self._core.looked(self._supervisor.progress(), self._now()))
             await asyncio.sleep(max(FIRST_STEP_POLL_S, min((self._now() - began) / 20, PAGES_POLL_S)))
 
     async def _watch_exits(self) -> None:

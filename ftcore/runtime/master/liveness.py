@@ -150,8 +150,10 @@ class Liveness:
         if world is None or not world.started or now - sampled_at < seconds(self.timing.progress_sample_s):
             return
         beats = self._agents.beats(world.round)
-        step = min((beat.step for beat in beats if beat.step is not None), default=-1)
+        stepped = [beat for beat in beats if beat.step is not None]
+        step = min((beat.step for beat in stepped if beat.step is not None), default=-1)
         if step >= 0 and step != sampled_step:
             loss = next((beat.loss for beat in beats if beat.loss is not None), None)
-            self._record(JobProgressed(round=world.round, step=step, loss=loss), lambda: True)
+            absolute = all(beat.absolute for beat in stepped)
+            self._record(JobProgressed(round=world.round, step=step, loss=loss, absolute=absolute), lambda: True)
         self._sampled = (now, step)

@@ -72,7 +72,7 @@ def _training_of_next_run(before: TrainingState) -> TrainingState:
 def _job_progressed(state: JobState, event: Event, data: job.JobProgressed, changes: Changes) -> None:
     if state.rounds.world is not None and data.round == state.rounds.world.round:
         training = state.training
-        progress(state, data.round, data.step, training.step_absolute)
+        progress(state, data.round, data.step, training.step_absolute or data.absolute)
         pace.stepped(state, data.step, event.time)
         if data.loss is not None and training.nan is not None and data.step > training.nan.since:
             training.nan = None

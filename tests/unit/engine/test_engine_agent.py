@@ -1,5 +1,6 @@
 """The agent's core: orders that it obeys or refuses, and the facts that it reports."""
 
+import attrs
 import pytest
 
 from ftcore.commands import (
@@ -209,11 +210,27 @@ def test_a_node_with_a_failed_worker_never_finishes(running):
 
 def test_first_steps_are_reported_once_when_all_workers_completed_one(running):
     """Progress of some workers is not the node's."""
-    assert running.looked((page(3), None)) == []
+    assert running.looked((page(3), None), 0.0) == []
     assert running.awaits_steps
-    (stepped,) = told(running.looked((page(3, step=13, mono=1), page(2, step=13, mono=2))))
+    (stepped,) = told(running.looked((page(3, step=13, mono=1), page(2, step=13, mono=2)), 0.0))
     assert (stepped.step, running.awaits_steps) == (11, False)
-    assert running.looked((page(4), page(4))) == []
+    assert running.looked((page(4), page(4)), 0.0) == []
+
+
+def test_a_first_step_waits_for_the_scripts_own_number(running):
+    """The script may report which step it was, a while after the optimizer's step."""
+    counted, reported = page(1, mono=10**9), attrs.evolve(page(1, step=14, mono=2 * 10**9), absolute=True)
+    assert running.looked((counted, reported), 2.0) == []
+    assert running.awaits_steps
+    (stepped,) = told(running.looked((reported, reported), 2.5))
+    assert (stepped.step, stepped.absolute) == (14, True)
+
+
+def test_a_script_without_reports_is_not_waited_for(running):
+    counted = page(1, mono=10**9)
+    assert running.looked((counted, counted), 1.0) == []
+    (stepped,) = told(running.looked((counted, counted), 3.0))
+    assert (stepped.step, stepped.absolute) == (1, False)
 
 
 def test_an_orphan_stops_workers_without_progress(running):

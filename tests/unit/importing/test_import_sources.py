@@ -94,6 +94,22 @@ def test_goodput_counts_repeated_steps(slurm: Path) -> None:
     assert sum(seconds.values()) == pytest.approx(4 * 3600 + 10)
 
 
+def test_a_log_without_times_has_no_goodput(tmp_path: Path) -> None:
+    """All events of such an import are of one instant: no time has passed, and none is shared out."""
+    for rank in (0, 1):
+        place = tmp_path / "run" / "attempt_0" / str(rank)
+        place.mkdir(parents=True)
+        (place / "stdout.log").write_text("".join(f"step {step} loss {9 - step}.5\n" for step in range(6)))
+        error = "Traceback (most recent call last):\n  File 't.py', line 3, in <module>\nValueError: bad batch\n"
+        (place / "stderr.log").write_text(error)
+    result = imported(tmp_path)
+    assert result.of("job.progressed")
+    ledger = GoodputLedger()
+    for event in result.events:
+        ledger.feed(event)
+    assert sum(ledger.report().seconds.values()) == 0
+
+
 def test_a_gap_is_an_event(slurm: Path) -> None:
     """No line between 04:54:28 and 05:00:10: that is a fact, and the report names it."""
     result = imported(slurm)

@@ -129,6 +129,16 @@ def test_stale_facts_change_nothing():
     assert driver.state.training.step == 1
 
 
+def test_a_script_that_reports_steps_later_is_believed():
+    """The optimizer's first step was counted in the round; then the script reports the training's."""
+    driver = running()
+    driver.state.training.step_absolute = False
+    driver.own(JobProgressed(round=1, step=2))
+    assert not driver.state.training.step_absolute
+    driver.own(JobProgressed(round=1, step=14, absolute=True))
+    assert (driver.state.training.step, driver.state.training.step_absolute) == (14, True)
+
+
 def test_orders_are_pending_until_all_nodes_have_answered():
     """An order is pending, under its effect ID, until every addressed node has answered."""
     driver = running()
