@@ -269,6 +269,8 @@ def _print_presets(presets: "Sequence[PresetCost]", out: "Console") -> None:
     if all(each.as_recorded for each in presets):
         out.print(f"  the same: {', '.join(each.preset for each in presets)} take the plans that were taken")
         return
+    from ftcore.sim.cost import Costs, unknown_costs  # with the simulator
+
     numbers = ("DOWNTIME", "STEPS LOST")
     rows = table("", "PRESET", *numbers, "POLICIES", right=numbers, flexible=("POLICIES",))
     for each in presets:
@@ -276,6 +278,7 @@ def _print_presets(presets: "Sequence[PresetCost]", out: "Console") -> None:
         policies = "as recorded" if each.as_recorded else ", ".join(each.policies_taken) or "none"
         rows.add_row("", each.preset, format_elapsed(each.downtime_s), lost, policies)
     out.print(rows)
+    out.print(f"  {unknown_costs(Costs())}", style="quiet")
 
 
 def _print_tree(found: Explanation, out: "Console") -> None:

@@ -7,7 +7,7 @@ from ftcore.cli.ctl_output import console, print_json, table
 from ftcore.cli.ctl_reading import opened_reading
 from ftcore.cli.ctl_simulate import policy_of
 from ftcore.policies.assumed import assumption_note, read_assumed
-from ftcore.sim.cost import Costs
+from ftcore.sim.cost import Costs, unknown_costs
 from ftcore.sim.profiles import profile
 from ftcore.sim.whatif.compare import Compared, WhatIf
 from ftcore.sim.whatif.prices import Price
@@ -18,10 +18,11 @@ async def run(args: argparse.Namespace) -> int:
     """Decide the incidents of the log again with another chain, and print both costs."""
     other = policy_of(args.policy)
     assumed = read_assumed(args.assume) if args.assume is not None else ()
-    reader = WhatIf(other, assumed=assumed)
+    costs, reader = Costs(), WhatIf(other, assumed=assumed)
     if args.profile is not None:
         known = profile(args.profile)
-        reader = WhatIf(other, Costs().changed(known.costs, known.name), (known.device_share, known.name), assumed)
+        costs = costs.changed(known.costs, known.name)
+        reader = WhatIf(other, costs, (known.device_share, known.name), assumed)
     async with opened_reading(args) as reading:
         await reading.feed(reader)
     compared = reader.compared()
@@ -41,6 +42,7 @@ async def run(args: argparse.Namespace) -> int:
         if assumed:
             console().print(assumption_note(assumed), style="warn")
         _print(compared, reader.recorded_source, other.source)
+        console().print(unknown_costs(costs), style="quiet")
         if reader.unable:
             console().print(f"\n{reader.unable}", style="warn")
         if reader.not_asked:

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from ftcore.errors import UsageError
+from ftcore.wording import format_elapsed
 
 DETECTIONS = {
     "crash": "detect_crash",
@@ -133,3 +134,9 @@ class Costs:
     def to_json(self) -> dict[str, Any]:
         """Seconds and source, by name."""
         return {name: {"seconds": figure.seconds, "source": figure.source} for name, figure in self.figures.items()}
+
+
+def unknown_costs(costs: Costs) -> str:
+    """What an estimate assumes about the two costs that logs seldom show."""
+    again, step = format_elapsed(costs["resubmit"]), format_elapsed(costs["step"])
+    return f"where the log does not tell: a job that ended is started again after {again}, and a step takes {step}"
