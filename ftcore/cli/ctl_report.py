@@ -11,6 +11,7 @@ from ftcore.cli.ctl_lines import style_of, summary
 from ftcore.cli.ctl_output import say, written
 from ftcore.cli.ctl_reading import opened_reading
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
+from ftcore.redaction import redacted_values
 from ftcore.replay.report import ReportReader
 from ftcore.report import page
 from ftcore.sim.whatif.presets import PresetPrices
@@ -36,7 +37,7 @@ async def run(args: argparse.Namespace) -> int:
             for incident, costs in presets.by_incident().items():
                 if incident in report["pages"]:
                     report["pages"][incident]["presets"] = [attrs.asdict(each) for each in costs]
-        made = page(report, reader.events())
+        made = page(redacted_values(report), redacted_values(reader.events()))
         file.write(made)
     events = plural(report["last_seq"], "event")
     where = written(path, "the report" if file.replaced else "")

@@ -266,6 +266,16 @@ def test_command_writes_and_replaces_only_reports(tmp_path: Path, capsys: pytest
     assert out.read_text() == "<!doctype html>\n<p>mine"
 
 
+def test_secrets_of_messages_are_not_in_the_page(tmp_path: Path) -> None:
+    """A report is made for sharing; the message of a failure is in it more than once."""
+    driver, out = eventful(), tmp_path / "demo.html"
+    driver.fail("node2", exitcode=1, message="ValueError: bad batch, token=abc123secret4567")
+    driver.settle()
+    assert main(["--store", stored(tmp_path / "demo.ftlog", driver.events), "report", "-o", str(out)]) == 0
+    page = out.read_text()
+    assert "abc123secret4567" not in page and "token=[redacted]" in page
+
+
 def test_log_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The report covers the readable part, and says so; the exit code says that the log is damaged."""
     whole, out = tmp_path / "demo.ftlog", tmp_path / "demo.html"
