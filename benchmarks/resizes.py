@@ -97,7 +97,7 @@ class Nodes:
 @contextlib.contextmanager
 def job(launcher: str, args: list[str]) -> Iterator[Nodes]:
     """A job on all nodes that trains."""
-    with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="ftcore-bench-", ignore_cleanup_errors=True) as name:
         made = Nodes(Path(name), launcher, args, free_port())
         (made.place / "policy.yaml").write_text(POLICY)
         try:

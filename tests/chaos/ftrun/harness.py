@@ -305,9 +305,11 @@ class Run:
 class Watch:
     """Follows a log in a thread of its own; what it saw can be waited for."""
 
+    may_end_unheard = False
+    """An agent's request to end may reach no master; its successor does not repeat it."""
+
     def __init__(self, store: str, job: str) -> None:
         self.store, self.job = store, job
-        self.may_end_unheard = False  # an agent's request to end may reach no master; its successor does not repeat it
         self.seen: list[Event] = []
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
