@@ -126,6 +126,14 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _compared(old: dict[str, Any], new: dict[str, Any]) -> list[FieldChange]:
-    paths = dict.fromkeys((*old, *new))
-    pairs = ((path, old.get(path, ABSENT), new.get(path, ABSENT)) for path in paths)
-    return [FieldChange(path=path, old=before, new=after) for path, before, after in pairs if before != after]
+    """The fields that differ. What was empty and has fields now, or the other way round, is told by these fields."""
+    pairs = ((path, old.get(path, ABSENT), new.get(path, ABSENT)) for path in dict.fromkeys((*old, *new)))
+    found = [FieldChange(path=path, old=before, new=after) for path, before, after in pairs if before != after]
+    if old.keys() == new.keys():
+        return found
+    outer = {path[:at] for path in (*old, *new) for at, char in enumerate(path) if char == "."}
+    return [each for each in found if each.path not in outer or not all(map(_is_empty, (each.old, each.new)))]
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value == ABSENT or value == {}
