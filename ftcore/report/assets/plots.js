@@ -51,12 +51,12 @@ function chartOptions(box, height, over, more) {
     font: "12px system-ui, sans-serif" };
   const base = {
     width: Math.max(240, box.clientWidth), height, legend: { show: false }, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
-    padding: [10, 12, 0, 0],
+    padding: [10, 30, 0, 0],
     scales: { x: { time: over === "time" } },
     cursor: { points: { size: 7 }, drag: { x: true, y: false, setScale: true }, ...(over === "time" ? { sync: { key: "time" } } : {}) },
   };
   const made = { ...base, ...more(colors, axis, base) };
-  if (over === "time") made.axes[0].values = TIME_LABELS;
+  if (over === "time") Object.assign(made.axes[0], { values: TIME_LABELS, space: 80 });  // wider than HH:mm:ss
   return made;
 }
 
