@@ -155,7 +155,7 @@ def main() -> int:
     if args.dry:
         print(body)
     else:
-        write("Worlds that change", "python benchmarks/resizes.py", body)
+        write("Worlds that change", " ".join(["python benchmarks/resizes.py", *sys.argv[1:]]), body)
     return 0
 
 
