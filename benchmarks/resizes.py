@@ -66,7 +66,7 @@ class Nodes:
             flags = [*rendezvous, f"--rdzv-conf=is_host={'true' if number == 0 else 'false'}"]
         else:
             flags = ["--job=resizes", f"--node-id=node{number}", "--policy", str(self.place / "policy.yaml")]
-        command = [str(BIN / self.launcher), f"--nnodes=2:{NODES}", *flags, str(SCRIPTS / "resizing.py"), *self.args]
+        command = [str(BIN / self.launcher), f"--nnodes=2:{NODES}", *flags, str(SCRIPTS / "faulty.py"), *self.args]
         with (self.place / f"{number}.log").open("ab") as log:
             self.running[number] = subprocess.Popen(command, env=env, stdout=log, stderr=log)
 
@@ -139,9 +139,9 @@ def main() -> int:
     args = parser.parse_args()
     rows = []
     for setup_s in args.setup:
-        stays = pauses("ftrun", args.count, "stays", setup_s)
-        restarts = pauses("ftrun", args.count, "restarts", setup_s)
-        peer = pauses("torchrun", args.peer_count, "restarts", setup_s)
+        stays = pauses("ftrun", args.count, "resize", 0, 1, setup_s)
+        restarts = pauses("ftrun", args.count, "raise", 0, 1, setup_s)
+        peer = pauses("torchrun", args.peer_count, "raise", 0, 1, setup_s)
         for what, *found in zip(("leaves", "comes back"), stays, restarts, peer, strict=True):
             cells = [spread(each, "s") if each else f"not within {PATIENCE_S:.0f} s" for each in found]
             known = found[0] and found[2]

@@ -1,7 +1,8 @@
 """A DDP script with a step of 50 ms, whose ranks meet faults; a launcher that can keep its processes does so.
 
-Arguments: ``raise`` (a failed collective) or ``kill`` (SIGKILL to itself), the number of faults, the steps between
-them, and seconds of imports and set-up at the start of each process. Ranks take turns; each fault occurs once.
+Arguments: ``raise`` (a failed collective), ``kill`` (SIGKILL to itself) or ``resize`` (processes go on with another
+number of ranks), the number of faults, the steps between them, and seconds of imports and set-up at the start of each
+process. Ranks take turns; each fault occurs once.
 
 Marks are as in ``step.py``: ``fault N`` before a fault at step N, ``done N`` at the end of step N, without the blank.
 """
@@ -23,7 +24,7 @@ marks = os.open(MARKS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def mark(what: str) -> None:
-    os.write(marks, f"{what} {os.environ['RANK']} {os.getpid()} {time.monotonic_ns()}\n".encode())
+    os.write(marks, f"{what} {dist.get_rank()} {os.getpid()} {time.monotonic_ns()}\n".encode())
 
 
 def main() -> None:
@@ -43,7 +44,7 @@ def main() -> None:
         nonlocal model
         model = DistributedDataParallel(net)
 
-    for step in job.steps():
+    for step in job.steps(resizes=kind == "resize"):
         with step:
             fault, rest = divmod(step.number, every)
             is_due = not rest and fault <= count and fault % size == rank
