@@ -112,6 +112,7 @@ def test_a_deleted_pod_saves_and_leaves_and_an_evicted_one_changes_its_machine(
             job = SubmittedJob(server, etcd.url(f"deleted-{tmp_path.name}"), place, replicas=2)
             await job.submit()
             await job.trains(2)
+            await job.can_save(2)
             await job.api.delete(f"/api/v1/namespaces/{SPACE}/pods/llm-w1")
             await job.until(lambda: "llm-w1" not in job.running() and len(job.running()) == 2, "a replacement")
             await job.until(lambda: (place / "saved.1").exists(), "the save before it left")
