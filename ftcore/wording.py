@@ -153,6 +153,13 @@ def format_elapsed(value: float | None) -> str:
     return f"{hours}h{minutes:02d}m{rest:02d}s" if hours else f"{minutes}m{rest:02d}s"
 
 
+def format_gpu_time(gpu_s: float) -> str:
+    """GPU time, as ``2.4 GPU-seconds`` or, from an hour on, ``1.5 GPU-hours``."""
+    if gpu_s >= 3600:
+        return f"{gpu_s / 3600:,.1f} GPU-hours"
+    return f"{gpu_s:,.0f} GPU-seconds" if gpu_s >= 99.95 else f"{gpu_s:.1f} GPU-seconds"
+
+
 def _rounded(value: float) -> int:
     """Round half up, after rounding away binary noise, so that equal sums of different order agree."""
     return math.floor(round(value, 4) + 0.5)

@@ -66,6 +66,7 @@ class Explanation:
         tree: its events with their causes.
         presets: what other built-in presets would have cost; None: they were not compared.
         clocks: the clocks that disagree with the log's.
+        imported: the log was made of files.
     """
 
     incident: Incident
@@ -74,6 +75,7 @@ class Explanation:
     tree: list[CauseNode]
     presets: "list[PresetCost] | None"
     clocks: list[NodeClock]
+    imported: bool
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``ftctl explain``."""
@@ -133,6 +135,7 @@ async def _explanation(args: argparse.Namespace) -> tuple[Explanation, int]:
         tree=tree.nodes(),
         presets=None if presets is None else presets.of(chosen.id),
         clocks=found.clocks.clocks(),
+        imported=found.state.imported,
     )
     return explanation, reading.exit_code
 
@@ -176,7 +179,9 @@ def _print(found: Explanation, out: "Console", args: argparse.Namespace) -> None
     elif found.presets is None:
         out.print("\n--presets estimates what other presets would have cost", style="quiet")
     if incident.failures:
-        out.print("\nFailures, the first one first", style="strong")
+        times = [failure.time for failure in incident.failures]
+        order = "the first one first" if times == sorted(times) else "the root cause first"
+        out.print(f"\nFailures, {order}", style="strong")
         for failure in incident.failures:
             _print_failure(failure, out)
     if found.tree:
@@ -189,7 +194,8 @@ def _print_answers(found: Explanation, out: "Console") -> None:
     from rich.text import Text
 
     incident = found.incident
-    out.print(Text.assemble(f"{incident.id}: ", _state(incident)))
+    end = " where the imported files end" if found.imported and incident.closed is None else ""
+    out.print(Text.assemble(f"{incident.id}: ", _state(incident), end))
     head = table("", "", flexible=("",))
     head.show_header = False
     head.columns[0].no_wrap = True
@@ -197,8 +203,8 @@ def _print_answers(found: Explanation, out: "Console") -> None:
     head.add_row("why did it stop?" if fault else "what was it?", Text(printable(incident.summary), style="strong"))
     for line in _cause_lines(found):
         head.add_row("", printable(line))
-    head.add_row("what was done?", printable(done_text(incident)))
-    head.add_row("what did it cost?", cost_text(incident, found.cost))
+    head.add_row("what was done?", printable(done_text(incident, imported=found.imported)))
+    head.add_row("what did it cost?", cost_text(incident, found.cost, imported=found.imported))
     if found.outlook is not None:
         for number, line in enumerate(again_lines(found.outlook, incident)):
             head.add_row("will it come back?" if number == 0 else "", printable(line))

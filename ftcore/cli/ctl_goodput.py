@@ -9,6 +9,7 @@ from ftcore.cli.ctl_reading import opened_reading
 from ftcore.faults.taxonomy import title_of
 from ftcore.replay.accounts import HOUR_S, GoodputReport
 from ftcore.replay.spans import PRODUCTIVE
+from ftcore.states.model import JobState
 from ftcore.wording import format_elapsed, plural, utc
 
 if TYPE_CHECKING:
@@ -31,8 +32,14 @@ async def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json({"job": ledger.state.job, "over": ledger.state.ending is not None, **report.to_json(args.price)})
     else:
-        _Printer(report, args.price).print(over=ledger.state.ending is not None, every_node=args.nodes)
+        _Printer(report, args.price).print(suffix=_suffix(ledger.state), every_node=args.nodes)
     return reading.exit_code
+
+
+def _suffix(state: JobState) -> str:
+    if state.ending is not None:
+        return ""
+    return ", the files do not show how the job ended" if state.imported else ", the job has not ended"
 
 
 class _Printer:
@@ -41,18 +48,23 @@ class _Printer:
         self._total_gpu_s = sum(report.gpu_s.values())
         self._unit = "GPU-HOURS" if self._total_gpu_s >= SHORT_S else "GPU-SECONDS"
 
-    def print(self, *, over: bool, every_node: bool) -> None:
+    def print(self, *, suffix: str, every_node: bool) -> None:
         report, out = self._report, self._out
-        if report.goodput is None:
-            out.print("no time has passed in this log")
+        if report.end <= report.begin:
+            out.print(report.unknown)
             return
-        span = f"{_moment(report.begin)} to {_moment(report.end)} UTC"
-        out.print(f"goodput {report.goodput:.2%} of {format_elapsed(report.wall_s)}", style="strong")
-        out.print(f"{span}{'' if over else ', the job has not ended'}", style="quiet")
-        self._uses()
-        self._causes()
+        wall, span = format_elapsed(report.wall_s), f"{_moment(report.begin)} to {_moment(report.end)} UTC"
+        if report.goodput is None:
+            out.print(f"goodput not known, of {wall}: {report.unknown}", style="strong")
+        else:
+            out.print(f"goodput {report.goodput:.2%} of {wall}", style="strong")
+        out.print(f"{span}{suffix}", style="quiet")
+        if report.timed:
+            self._uses()
+            self._causes()
         self._incidents()
-        self._nodes(every_node)
+        if report.timed:
+            self._nodes(every_node)
         if report.mttr_s is not None and report.mtbf_s is not None:
             out.print(
                 f"\nmean time between faults {format_elapsed(report.mtbf_s)} of training, mean time to the next step "

@@ -12,10 +12,10 @@ from ftcore.cli.ctl_reading import opened_reading
 from ftcore.errors import UsageError
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
 from ftcore.redaction import OVERLAP_CHARS, redacted, redacted_values
-from ftcore.replay.chronicle import Chronicle, ChronicleSummary, ClassRow, chronicle, gpu_text, wall_s
+from ftcore.replay.chronicle import Chronicle, ChronicleSummary, ClassRow, chronicle, wall_s
 from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.logbook import Logbook, LogbookEntry, duration_text
-from ftcore.wording import format_elapsed, plural
+from ftcore.wording import format_elapsed, format_gpu_time, plural
 
 BEGINS = "# Logbook of "
 """How a file of this command begins; ``-o`` overwrites no other file."""
@@ -136,7 +136,7 @@ def _lost(summary: ChronicleSummary) -> str:
     share = f" ({summary.lost_s / wall:.1%} of the time)" if wall > 0 else ""
     lost = f"{duration_text(summary.lost_s)} without progress{share}" if summary.lost_s else "no time lost"
     again = f", {plural(summary.steps_lost, 'step')} computed again" if summary.steps_lost else ""
-    gpus = f", {gpu_text(summary.gpu_s)}" if summary.gpu_s >= 1 else ""
+    gpus = f", {format_gpu_time(summary.gpu_s)}" if summary.gpu_s >= 1 else ""
     return f"{count}: {lost}{again}{gpus}"
 
 
@@ -147,7 +147,7 @@ def _classes(rows: tuple[ClassRow, ...]) -> Iterator[str]:
         by = ", ".join(f"{name or 'none'} ({count})" for name, count in row.by_policy.items())
         cells = [row.title, row.kind, str(row.count)]
         cells += [format_elapsed(row.lost_s) if row.lost_s else "-", str(row.steps_lost or "-")]
-        cells += [gpu_text(row.gpu_s) if row.gpu_s >= 1 else "-", by]
+        cells += [format_gpu_time(row.gpu_s) if row.gpu_s >= 1 else "-", by]
         yield f"| {' | '.join(map(plain, cells))} |"
 
 

@@ -22,6 +22,7 @@ from ftcore.replay.status_rows import (
     master_text,
     nan_text,
     rate_text,
+    state_of,
     step_text,
 )
 from ftcore.states.phases import has_ended
@@ -97,7 +98,7 @@ def _job_row(job: JobStatus) -> "list[str | Text]":
 
     return [
         job.job,
-        Text(job.state, style=STATE_TONES.get(job.state, "")),
+        Text(*state_of(job)),
         str(job.run),
         str(job.world.round) if job.world else "-",
         str(job.world.size) if job.world else "-",
@@ -135,14 +136,15 @@ async def status(args: argparse.Namespace) -> int:
     out = console()
     facts = _facts(job, args)
     if job.step is not None:
-        facts.add_row("step", step_text(job.step, job.step_absolute, None if has_ended(state) else _age_s(step_time)))
+        over = has_ended(state) or job.imported
+        facts.add_row("step", step_text(job.step, job.step_absolute, None if over else _age_s(step_time)))
     if nan := nan_text(job):
         facts.add_row("loss", Text(f"{nan}; {REMEDIES}", style="bad"))
     if rate := rate_text(job):
         facts.add_row("learning rate", Text(rate, style="warn"))
     if checkpoint := checkpoint_text(job):
         facts.add_row("checkpoint", checkpoint)
-    if job.run:
+    if job.run and not job.imported:
         facts.add_row("abilities", _abilities(job))
     if (replicas := _replicas(job)) is not None:
         facts.add_row("replicas", replicas)
@@ -150,7 +152,8 @@ async def status(args: argparse.Namespace) -> int:
     if master := master_text(job, leader.alive if leader is not None else None):
         facts.add_row("master", master)
     last = f", the last on {date(job.time)} at {clock(job.time)} UTC" if job.time is not None else ""
-    facts.add_row("log", f"{plural(job.last_seq, 'event')}{last}")
+    made = ", made of files by ftctl import" if job.imported else ""
+    facts.add_row("log", f"{plural(job.last_seq, 'event')}{last}{made}")
     if floor.seq:
         facts.add_row("archive", f"events up to {floor.seq} in {floor.archive or 'an unknown directory'}")
     if space is not None and space.full:

@@ -8,6 +8,9 @@ import attrs
 from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
+IMPORTER = "import"
+"""Host of the only master of a log that was made of files, and source of the facts about these files."""
+
 FILES_MAX = 64
 """Most files that ``log.imported`` names."""
 

@@ -11,6 +11,7 @@ further evidence and for the outcome of a plan expire. Pure.
 
 import hashlib
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from ftcore.engine.decide import turn
 from ftcore.engine.turn import MASTER, sequence
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import At, Event, EventId, Fact
-from ftcore.events.imported import FILES_MAX, GapFound, LogImported, SourceCited
+from ftcore.events.imported import FILES_MAX, IMPORTER, GapFound, LogImported, SourceCited
 from ftcore.events.job import JobProgressed, JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeJoined, NodeLeft, NodeLost
@@ -48,12 +49,12 @@ from ftcore.states.revisions import NEWEST
 from ftcore.timing import Timing
 from ftcore.version import __version__
 
-IMPORTER = "import"
 TERM = Term(1)
 LINE_BYTES = 512
 PROGRESS_S = 10
 _WAITS = (timers.DiagnosisTimer, timers.BackoffTimer, timers.SettleTimer)
 """Kinds of timers that expire; all others are time limits."""
+_RANK = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
 _RESERVED = (MASTER, IMPORTER)
 
 Sink = Callable[[list[Event]], object]
@@ -319,7 +320,7 @@ class Composer:
         elif one.act is Act.FAILED and one.rank is not None and one.code is not None:
             self._tell(self._failed(one, where, round_, known), one, node=name)
         else:
-            text = one.text if one.act is Act.FAILED and one.text else one.tail or one.text
+            text = _own_words(one.text if one.act is Act.FAILED and one.text else one.tail or one.text)
             observed = FaultObserved(
                 **where,
                 round=round_,
@@ -335,7 +336,7 @@ class Composer:
         error = None
         if one.text:
             stack = _cut(one.callstack, EVIDENCE_BYTES_MAX, end=True)
-            error = WorkerError(message=_cut(one.text, EVIDENCE_BYTES_MAX), py_callstack=stack)
+            error = WorkerError(message=_cut(_own_words(one.text), EVIDENCE_BYTES_MAX), py_callstack=stack)
         assert one.rank is not None and one.code is not None
         return WorkerFailed(
             **where,
@@ -345,7 +346,7 @@ class Composer:
             pid=one.pid,
             exitcode=one.code,
             error=error,
-            tail=_cut(one.tail, EVIDENCE_BYTES_MAX, end=True),
+            tail=_cut(_own_words(one.tail), EVIDENCE_BYTES_MAX, end=True),
             **known,
         )
 
@@ -476,6 +477,16 @@ def _latest(ended: Sighting, attempt: StoryAttempt) -> Sighting:
     if _ns(ended) >= last:
         return ended
     return attrs.evolve(ended, when=SourceTime(ns=last, basis="bound"))
+
+
+def _own_words(text: str) -> str:
+    """What a rank printed, without the rank before each line that torch adds, and with a traceback's last line first."""
+    plain = _RANK.sub("", text)
+    lines = plain.splitlines()
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    if lines and lines[0].startswith("Traceback (") and not last[:1].isspace():
+        return f"{last}\n{plain}"
+    return plain
 
 
 def _cut(text: str, size: int, *, end: bool = False) -> str:

@@ -17,6 +17,9 @@ HOUR_S: Final = 3600.0
 LOST: Final = ("detect", "decide", "stop", "rendezvous", "start", "load", "recompute", "idle", "paused")
 """Uses whose time is counted as the cost of the incident that they are due to."""
 
+UNTIMED: Final = "the imported files have no line of a step with a time (ftctl import --steps names its pattern)"
+"""Why the goodput of an import may be unknown."""
+
 Seconds = dict[str, float]
 """Seconds by use."""
 
@@ -99,9 +102,11 @@ class GoodputReport:
         causes: classes of incidents, the most expensive first.
         nodes: in order of name.
         repeats_known: whether the script reports absolute steps. Otherwise repeated steps count as productive.
-        mtbf_s: training time per fault; None: there was none.
-        mttr_s: mean time from a fault to the next step, of faults that were resolved; None: there was none.
+        mtbf_s: training time per fault; None: there was none, or the time of no step is known.
+        mttr_s: mean time from a fault to the next step, of faults that were resolved; None likewise.
         spans: the time of the job in order.
+        timed: the time of at least one step is known. False only for a log made of files: then nothing tells training
+            from other uses of time.
     """
 
     begin: int
@@ -115,6 +120,7 @@ class GoodputReport:
     mtbf_s: float | None
     mttr_s: float | None
     spans: tuple[Span, ...]
+    timed: bool = True
 
     @property
     def seconds(self) -> Seconds:
@@ -128,8 +134,15 @@ class GoodputReport:
 
     @property
     def goodput(self) -> float | None:
-        """The productive part of the wall time, 0 to 1; None: no time has passed."""
-        return self.nanoseconds[PRODUCTIVE] / (self.end - self.begin) if self.end > self.begin else None
+        """The productive part of the wall time, 0 to 1; None: ``unknown`` says why it is not known."""
+        return None if self.unknown else self.nanoseconds[PRODUCTIVE] / (self.end - self.begin)
+
+    @property
+    def unknown(self) -> str:
+        """Why the goodput is not known; empty if it is."""
+        if self.end <= self.begin:
+            return "no time has passed in this log"
+        return "" if self.timed else UNTIMED
 
     def cost_of(self, incident: str) -> IncidentCost | None:
         """What an incident cost; None: nothing."""
@@ -154,6 +167,7 @@ class GoodputReport:
             "seconds_by_use": self.seconds,
             "gpu_s_by_use": {use: round(spent, 3) for use, spent in self.gpu_s.items()},
             "repeats_known": self.repeats_known,
+            "steps_timed": self.timed,
             "mtbf_s": self.mtbf_s,
             "mttr_s": self.mttr_s,
         }
@@ -179,6 +193,7 @@ def account(
     begin: int,
     end: int,
     repeats_known: bool,
+    timed: bool = True,
 ) -> GoodputReport:
     """Add up spans.
 
@@ -188,7 +203,7 @@ def account(
         incidents: its incidents.
         begin: nanoseconds since the epoch.
         end: likewise.
-        repeats_known: as in ``GoodputReport``.
+        repeats_known, timed: as in ``GoodputReport``.
     """
     slots = _SlotCurve(stays)
     job = dict.fromkeys(USES, 0)
@@ -207,6 +222,7 @@ def account(
     nodes = _nodes(spans, stays, incidents)
     faults = [incident for incident in incidents if incident.kind == "fault"]
     repaired = [each.phases.total for each in faults if each.phases.total is not None and each.resolved_by is not None]
+    trained = job[PRODUCTIVE] + job["recompute"] + job["checkpoint"]
     return GoodputReport(
         begin=begin,
         end=end,
@@ -216,9 +232,10 @@ def account(
         causes=_causes(costs, rest),
         nodes=nodes,
         repeats_known=repeats_known,
-        mtbf_s=(job[PRODUCTIVE] + job["recompute"] + job["checkpoint"]) / SECOND / len(faults) if faults else None,
-        mttr_s=sum(repaired) / len(repaired) if repaired else None,
+        mtbf_s=trained / SECOND / len(faults) if faults and timed else None,
+        mttr_s=sum(repaired) / len(repaired) if repaired and timed else None,
         spans=tuple(spans),
+        timed=timed,
     )
 
 

@@ -14,7 +14,7 @@ from ftcore.replay.explain import Incident
 from ftcore.replay.failures import first_failure, short
 from ftcore.replay.logbook import DAY_NS, KEPT, Logbook, LogbookEntry, duration_text, size_text
 from ftcore.states.model import JobState
-from ftcore.wording import format_elapsed, plural, timestamp_fields
+from ftcore.wording import format_elapsed, format_gpu_time, plural, timestamp_fields
 
 PER_DAY_MAX: Final = 60
 """Entries of a day that are written out; later ones are counted, except those of people and of the job itself."""
@@ -284,13 +284,8 @@ def _cost(incident: Incident, loss: Loss | None) -> str:
     if incident.steps_lost:
         parts.append(f"{plural(incident.steps_lost, 'step')} computed again")
     if loss is not None and loss.gpu_s >= 1:
-        parts.append(gpu_text(loss.gpu_s))
+        parts.append(format_gpu_time(loss.gpu_s))
     return ", ".join(parts)
-
-
-def gpu_text(gpu_s: float) -> str:
-    """GPU time, in hours if it is more than a tenth of one."""
-    return plural(round(gpu_s), "GPU-second") if gpu_s < HOUR_S / 10 else f"{gpu_s / HOUR_S:,.1f} GPU-hours"
 
 
 # -- the summary

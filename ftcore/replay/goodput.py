@@ -21,9 +21,11 @@ from ftcore.events.incident import (
     IncidentRediagnosed,
     IncidentResolved,
 )
+from ftcore.events.imported import LogImported, SourceCited
 from ftcore.events.job import JobFinished, JobProgressed, JobSubmitted
 from ftcore.events.operator import OperatorNoted
 from ftcore.events.policy import PlanApplied, PolicyConsidered
+from ftcore.events.worker import WorkersStepped
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.ids import SECOND
 from ftcore.policies.base import PlanKind
@@ -99,11 +101,13 @@ class SavedLedger(msgspec.Struct, frozen=True, kw_only=True):
     started: int
     loads: list[tuple[int, int]]
     cut: CutOff | None
+    timed: bool
+    bound: bool
 
 
 _SAVED: Final = (
     *("first", "now", "use", "due", "open", "repeats", "pause", "since", "at", "best"),
-    *("blocked", "reports", "started", "loads", "cut"),
+    *("blocked", "reports", "started", "loads", "cut", "timed", "bound"),
 )
 """Fields of ``SavedLedger`` that need no conversion."""
 
@@ -137,6 +141,8 @@ class GoodputLedger:
         self._started = 0
         self._loads: list[tuple[int, int]] = []
         self._cut: CutOff | None = None
+        self._timed = True
+        self._bound = False
 
     @property
     def state(self) -> JobState:
@@ -158,7 +164,13 @@ class GoodputLedger:
         self.explainer.feed(event)
         self._presence.feed(event, self.state)
         data = event.data
-        if type(data) is JobSubmitted:
+        if type(data) is LogImported:
+            self._timed = False
+        elif type(data) is SourceCited:
+            self._bound = data.basis == "bound"
+        elif not self._timed and isinstance(data, JobProgressed | WorkersStepped):
+            self._timed = not self._bound
+        elif type(data) is JobSubmitted:
             self._submitted(data)
         elif type(data) is CheckpointCommitted:
             self._blocked += round(data.seconds * SECOND)
@@ -187,6 +199,7 @@ class GoodputLedger:
             begin=self._first or 0,
             end=self._now,
             repeats_known=self.state.training.step_absolute or not self.state.training.reports_steps,
+            timed=self._timed,
         )
 
     def _is_steady(self, data: JobProgressed) -> bool:

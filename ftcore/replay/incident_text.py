@@ -11,18 +11,28 @@ from ftcore.replay.accounts import IncidentCost
 from ftcore.replay.clocks import NodeClock
 from ftcore.replay.explain import Asked, Incident
 from ftcore.replay.outlook import Outlook
-from ftcore.wording import format_duration, format_elapsed, plural, utc
+from ftcore.wording import format_duration, format_elapsed, format_gpu_time, plural, utc
 
 NEEDED = re.compile(f"{LACKS}`([^`]*)`")
 """The ability in the reason of a policy that passes because it is missing."""
+
+FILES_END = "not known: the imported files end here"
+"""What is said of what followed the last line of an import."""
 
 CLOCKS_SHOWN = 3
 """Clocks that disagree that are named."""
 
 
-def done_text(incident: Incident) -> str:
-    """The plans that were taken, the last one with its reason."""
+def done_text(incident: Incident, *, imported: bool = False) -> str:
+    """The plans that were taken, the last one with its reason.
+
+    Args:
+        incident: the incident.
+        imported: the log was made of files.
+    """
     taken = [asked for asked in incident.policies if asked.verdict == "take"]
+    if not taken and imported and incident.closed is None:
+        return FILES_END
     if not taken:
         return "nothing: no policy took it" if incident.closed is not None else "nothing yet"
     before = f"{', '.join(asked.name for asked in taken[:-1])}; then " if len(taken) > 1 else ""
@@ -30,20 +40,21 @@ def done_text(incident: Incident) -> str:
     return f"{text}; paused {_paused(incident)}" if incident.outcome == "paused" else text
 
 
-def cost_text(incident: Incident, cost: IncidentCost | None) -> str:
+def cost_text(incident: Incident, cost: IncidentCost | None, *, imported: bool = False) -> str:
     """What it cost: time, the uses that took most of it, GPU-seconds, steps.
 
     Args:
         incident: the incident.
         cost: its cost; None: it took no time.
+        imported: the log was made of files.
     """
     lost = _lost(incident)
     steps = {"-": "no step", "not known": "steps computed again: not known"}.get(lost, f"{lost} computed again")
     if cost is None:
-        return "no training time"
+        return FILES_END if imported and incident.closed is None else "no training time"
     largest = sorted(cost.seconds.items(), key=lambda item: -item[1])[:3]
     spent = ", ".join(f"{use} {format_elapsed(seconds)}" for use, seconds in largest)
-    return f"{format_elapsed(cost.total_s)} ({spent}), {cost.gpu_s:,.0f} GPU-seconds; {steps}"
+    return f"{format_elapsed(cost.total_s)} ({spent}), {format_gpu_time(cost.gpu_s)}; {steps}"
 
 
 def again_lines(expected: Outlook, incident: Incident) -> list[str]:

@@ -19,7 +19,7 @@ class Stay:
         slots: its workers, one per GPU.
         begin: nanoseconds since the epoch, the master's clock.
         end: likewise.
-        member: it was in the newest world; else it waited.
+        member: it was in the newest world, or there was none yet, so that the job waited as it did; else it waited alone.
     """
 
     node: str
@@ -53,7 +53,7 @@ class Presence:
         data = event.data
         if type(data) is NodeJoined:
             self._close(data.node, event.time)
-            self._begin(data.node, data.slots, event.time, member=False)
+            self._begin(data.node, data.slots, event.time, member=state.rounds.world is None)
         elif isinstance(data, NodeLeft | NodeLost):
             known = state.membership.nodes.get(data.node)
             if known is None or not known.alive:

@@ -133,6 +133,8 @@ class JobStatus:
         nodes: all nodes by ordinal; nodes that left or were lost come last.
         standstill: set while no step is completed and an alert was raised.
         leaving: nodes that train until their replacements are ready, and leave then.
+        imported: the log was made of files; without ``exit_code`` they do not show how the job ended, and ``state`` is
+            that of their last line.
     """
 
     job: str
@@ -165,6 +167,7 @@ class JobStatus:
     standstill: StandstillInfo | None = None
     leaving: tuple[str, ...] = ()
     found_replicas: tuple[tuple[int, ...], ...] | None = None
+    imported: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; groups of replicas are in ``replica_groups``."""
@@ -227,6 +230,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         standstill=_standstill(state) if not open_now or deferred else None,
         leaving=incident.plan_in_force().terms.exclude if incident is not None and deferred else (),
         found_replicas=found_groups(state) or None,
+        imported=state.imported,
     )
 
 

@@ -27,6 +27,9 @@ STATE_TONES = {
 }
 """By state of a job or of a node; other states have none."""
 
+UNKNOWN = "not known"
+"""State of a job of which nothing tells whether it still runs."""
+
 QUARANTINED_SHOWN = 40
 """Quarantined nodes named in a row."""
 
@@ -46,10 +49,23 @@ class StatusRow:
     tone: str = ""
 
 
+def is_unknown(job: JobStatus) -> bool:
+    """Whether the log was made of files that do not show how the job ended."""
+    return job.imported and job.exit_code is None
+
+
+def state_of(job: JobStatus) -> tuple[str, str]:
+    """The job's state in a word or two, and its tone."""
+    return (UNKNOWN, "quiet") if is_unknown(job) else (job.state, STATE_TONES.get(job.state, ""))
+
+
 def first_rows(job: JobStatus) -> Iterator[StatusRow]:
     """Yield what the job is, how it is, what it waits for, and its world."""
     yield StatusRow("job", f"{job.job}, run {job.run}")
-    yield StatusRow("state", job.state, STATE_TONES.get(job.state, ""))
+    if is_unknown(job):
+        yield StatusRow("state", f"{UNKNOWN}: the imported files end while the job was {job.state}", "quiet")
+    else:
+        yield StatusRow("state", job.state, STATE_TONES.get(job.state, ""))
     if job.reason:
         yield StatusRow("reason", job.reason)
     if job.standstill is not None:
@@ -126,13 +142,13 @@ def incidents_text(job: JobStatus) -> str:
 
 
 def master_text(job: JobStatus, alive: bool | None) -> str:
-    """The last elected master; empty before the first.
+    """The last elected master; empty before the first, and for an import, which has none.
 
     Args:
         job: the status.
         alive: whether it holds its lease; None: not known.
     """
-    if job.master is None:
+    if job.master is None or job.imported:
         return ""
     ended = job.state in ("succeeded", "failed", "stopped")
     life = "" if alive is None else ", alive" if alive else ", ended" if ended else ", not alive"

@@ -17,6 +17,7 @@ import msgspec
 
 from ftcore.commands import Command
 from ftcore.events.codec import digest_of
+from ftcore.events.imported import IMPORTER
 from ftcore.events.incident import Fault
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, Declared, PolicyAnswered, Terms
@@ -394,6 +395,11 @@ class JobState:
         pause, found = self.requests.paused_for, self.evidence.disruptions.values()
         awaited = (each for each in found if each.phase is DisruptionPhase.AWAITED)
         return next((each for each in awaited if pause is not None and each.seq == pause.seq), None)
+
+    @property
+    def imported(self) -> bool:
+        """Whether the log was made of files of a job that no master led."""
+        return self.master is not None and (self.master.host, self.master.pid) == (IMPORTER, 0)
 
     def reason(self) -> str:
         """Why the job is stuck, or why its run ended; empty for a job that is neither."""

@@ -20,15 +20,16 @@ from ftcore.replay.narration import Narration
 from ftcore.replay.reading import fold_recorded
 from ftcore.replay.status import JobStatus, status_of
 from ftcore.replay.status_rows import (
-    STATE_TONES,
     StatusRow,
     age_text,
     checkpoint_text,
     first_rows,
     incidents_text,
+    is_unknown,
     master_text,
     nan_text,
     rate_text,
+    state_of,
     step_text,
 )
 from ftcore.states.model import JobState
@@ -140,6 +141,8 @@ class LiveReader:
         state, links = self._state, links if links is not None else Links()
         now = max(now, state.time)
         job = status_of(state, self.job)
+        shown_state, tone = state_of(job)
+        over = has_ended(state) or state.imported
         self._look(links)
         seen = LiveNodes(state, links.beats, self._pace_s(links))
         shown = seen.worst(nodes)
@@ -148,12 +151,12 @@ class LiveReader:
         living = sum(group.count for group in groups if group.state != "gone")
         return LiveView(
             job=self.job,
-            state=job.state,
-            tone=STATE_TONES.get(job.state, ""),
-            ended=has_ended(state),
+            state=shown_state,
+            tone=tone,
+            ended=over,
             time=now,
             last_seq=state.seq,
-            notices=notices(links, now, ended=has_ended(state)),
+            notices=notices(links, now, ended=over),
             rows=tuple(self._rows(job, links, now)),
             open_incident=self._incident.view(now),
             groups=groups,
@@ -165,7 +168,7 @@ class LiveReader:
         )
 
     def _rows(self, job: JobStatus, links: Links, now: int) -> list[StatusRow]:
-        rows = [StatusRow(row.name, short(row.text), row.tone) for row in first_rows(job) if row.name != "state"]
+        rows = [StatusRow(row.name, short(row.text), row.tone) for row in first_rows(job) if row.name != "state" or is_unknown(job)]
         rows += self._step_rows(job, links, now)
         if nan := nan_text(job):
             rows.append(StatusRow("loss", nan, "bad"))
@@ -219,9 +222,9 @@ class LiveReader:
             loss = next((beat.loss for beat in beats if beat.loss is not None), loss)
         if step is None:
             return []
-        ended, pace_s = has_ended(self._state), self._pace_s(links)
-        age_s = (now - at) / SECOND if at is not None and not ended else None
-        pace = f", {format_elapsed(pace_s)} per step" if pace_s and is_running(self._state) else ""
+        over, pace_s = has_ended(self._state) or job.imported, self._pace_s(links)
+        age_s = (now - at) / SECOND if at is not None and not over else None
+        pace = f", {format_elapsed(pace_s)} per step" if pace_s and is_running(self._state) and not over else ""
         shown = f", loss {loss:.6g}" if loss is not None and job.nan_since is None else ""
         return [StatusRow("step", f"{step_text(step, absolute, age_s)}{pace}{shown}")]
 

@@ -16,7 +16,7 @@ from ftcore.replay.report.cases import facts
 from ftcore.replay.report.text import duration, line
 from ftcore.replay.spans import PRODUCTIVE
 from ftcore.states.model import JobState
-from ftcore.wording import plural
+from ftcore.wording import format_gpu_time, plural
 
 DAY_S = 86400.0
 TITLES_SHOWN = 3
@@ -54,6 +54,8 @@ class FirstScreen:
         if state.ending is not None:
             kind = {"succeeded": ("The job succeeded", "good"), "failed": ("The job failed", "bad")}
             return kind.get(state.ending.outcome, (f"The job was {state.ending.outcome}", "warn"))
+        if state.imported:
+            return "The files do not show how the job ended", "warn"
         if self._open() is not None:
             return "The job is recovering", "warn"
         if str(state.phase) == "running":
@@ -77,7 +79,8 @@ class FirstScreen:
             if about is not None:
                 more.append(self._named(about))
         elif (current := self._open()) is not None:
-            text, about = f"Training is interrupted: {line(current.summary)}", current
+            what = "It was interrupted where the imported files end" if state.imported else "Training is interrupted"
+            text, about = f"{what}: {line(current.summary)}", current
         elif newest is None:
             text = "It trained without a fault." if state.ending is not None else "No fault so far."
         else:
@@ -152,17 +155,14 @@ class FirstScreen:
     def _cost(self) -> dict[str, Any]:
         good = self.goodput
         if good.goodput is None:
-            return {
-                "question": "What did it cost?",
-                "text": "No time has passed in this log.",
-                "more": [],
-                "incident": None,
-            }
+            why = f"{good.unknown[0].upper()}{good.unknown[1:]}."
+            text = why if good.wall_s == 0 else f"Not known, of {duration(good.wall_s)}: {good.unknown}."
+            return {"question": "What did it cost?", "text": text, "more": [], "incident": None}
         lost_s = sum(cost.total_s for cost in self.costs.values())
-        gpu_h = sum(cost.gpu_s for cost in self.costs.values()) / HOUR_S
+        gpu_s = sum(cost.gpu_s for cost in self.costs.values())
         text = (
             f"Incidents took {duration(lost_s)} of {duration(good.wall_s)} "
-            f"({lost_s / good.wall_s:.1%}), {_gpu_time(gpu_h)}{self._money(gpu_h)}."
+            f"({lost_s / good.wall_s:.1%}), {format_gpu_time(gpu_s)}{self._money(gpu_s / HOUR_S)}."
         )
         worst = max(self.costs.values(), key=lambda cost: cost.total_s, default=None)
         more = [f"Goodput {good.goodput:.1%}."]
@@ -251,7 +251,7 @@ class FirstScreen:
                 f"new training steps, as a share of {wall}",
             ),
             ("Wall time", duration(good.wall_s), wall),
-            ("Productive", duration(good.seconds[PRODUCTIVE]), "time in which new steps were computed"),
+            ("Productive", duration(good.seconds[PRODUCTIVE] if good.timed else None), "time in which new steps were computed"),
             ("Faults", f"{len(faults):,}", f"of {plural(len(self.incidents), 'incident')}"),
             ("Time between faults", duration(good.mtbf_s), "mean training time per fault"),
             ("Time to recover", duration(good.mttr_s), "mean time from a fault to the next step"),
@@ -260,7 +260,3 @@ class FirstScreen:
         if step is not None:
             tiles.append(("Step", f"{step:,}", "the newest completed step"))
         return [{"label": label, "value": value, "hint": hint} for label, value, hint in tiles]
-
-
-def _gpu_time(hours: float) -> str:
-    return f"{hours:,.1f} GPU-hours" if hours >= 1 else f"{hours * HOUR_S:,.0f} GPU-seconds"

@@ -77,11 +77,13 @@ def pages(
     found = {}
     for each in [*worst, *newest]:
         expected = outlook(each, incidents, state, goodput.end)
-        found[each.id] = _page(each, costs.get(each.id), expected, begin) | {"tree": trees.of(each.id)}
+        found[each.id] = _page(each, costs.get(each.id), expected, begin, state.imported) | {"tree": trees.of(each.id)}
     return found
 
 
-def _page(incident: Incident, cost: IncidentCost | None, expected: Outlook | None, begin: int) -> dict[str, Any]:
+def _page(
+    incident: Incident, cost: IncidentCost | None, expected: Outlook | None, begin: int, imported: bool
+) -> dict[str, Any]:
     known = facts(incident)
     failures = incident.failures
     phases = {name: took for name, took in attrs.asdict(incident.phases).items() if took is not None}
@@ -90,8 +92,8 @@ def _page(incident: Incident, cost: IncidentCost | None, expected: Outlook | Non
         "class": incident.cls,
         "detail": line(incident.detail),
         "meaning": known.meaning if known is not None else "",
-        "done": line(done_text(incident), 1000),
-        "cost": cost_text(incident, cost),
+        "done": line(done_text(incident, imported=imported), 1000),
+        "cost": cost_text(incident, cost, imported=imported),
         "again": [line(each) for each in again_lines(expected, incident)] if expected is not None else [],
         "to_do": [line(each, 1000) for each in to_do_lines(expected)] if expected is not None else [],
         "opened": utc(incident.opened),

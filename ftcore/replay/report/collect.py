@@ -148,7 +148,7 @@ class ReportReader:
 
     def _goodput_json(self, report: GoodputReport, price: float | None) -> dict[str, Any]:
         seconds = report.seconds
-        spans, shortest_s = _longest(report.spans)
+        spans, shortest_s = _longest(report.spans if report.timed else ())
         use_of = {use: place for place, use in enumerate(USES)}
         begin = report.begin
         listed = sorted(report.nodes, key=lambda each: (-each.fault_count, -each.seconds["idle"]))[:NODES_LISTED]
@@ -157,6 +157,7 @@ class ReportReader:
             "wall_s": report.wall_s,
             "goodput": report.goodput,
             "repeats_known": report.repeats_known,
+            "unknown": report.unknown,
             "price": price,
             "causes": [
                 {

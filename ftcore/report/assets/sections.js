@@ -134,6 +134,7 @@ function rankTimes(rows, groupings) {
 
 function goodputSection() {
   const good = DATA.goodput, wall = good.wall_s || 1;
+  if (good.unknown) return panel("goodput", "Goodput: what the time was used for", note(`Not known: ${good.unknown}.`));
   const uses = good.uses.filter((row) => row[1] > 0);
   const main = (parts) => Object.entries(parts).sort((a, b) => b[1] - a[1]).slice(0, 3).map(([use, seconds]) => `${use} ${took(seconds)}`).join(", ");
   return panel("goodput", "Goodput: what the time was used for",
