@@ -19,12 +19,14 @@ from ftcore.cli.ctl_log_text import copied, last_lines, path_text
 from ftcore.cli.ctl_output import clock, date, print_json, say, size_text
 from ftcore.cli.ctl_reading import opened_reading
 from ftcore.errors import NotFound, UsageError
+from ftcore.events.envelope import Event
+from ftcore.events.imported import SourceCited
 from ftcore.ids import SECOND
 from ftcore.redaction import HIDDEN, redacted
 from ftcore.replay.explain import Explainer, Incident
 from ftcore.replay.failures import failure_line
 from ftcore.replay.outputs import OutputPlaces, WorkerOutput
-from ftcore.wording import format_elapsed, plural, printable
+from ftcore.wording import format_elapsed, listed, plural, printable
 
 FILES_MAX = 20
 """Files of one rank's directory that are read."""
@@ -32,8 +34,29 @@ FILES_MAX = 20
 RANKS_SHOWN = 16
 """Ranks whose files are printed; with ``--all`` or ``-o`` all are."""
 
+CITED_SHOWN = 10
+"""Places of an import that a message names."""
+
 INDEX = "index.json"
 """The list of files in the directory of ``-o``."""
+
+
+class _CitedPlaces:
+    """A reader that collects the lines of files from which the facts of an import were read."""
+
+    def __init__(self) -> None:
+        self._places: list[tuple[int, str]] = []
+
+    def feed(self, event: Event) -> None:
+        """See ``Reader.feed``."""
+        if type(event.data) is SourceCited and event.data.place:
+            self._places.append((event.seq, event.data.place))
+
+    def of(self, incident: Incident) -> str:
+        """The places of the facts of an incident, or of the last fact before it."""
+        before = [place for seq, place in self._places if seq < incident.first_seq][-1:]
+        within = [place for seq, place in self._places if incident.first_seq <= seq <= incident.last_seq]
+        return listed(list(dict.fromkeys([*before, *within])), CITED_SHOWN) or "files that it does not name"
 
 
 @attrs.frozen(kw_only=True)
@@ -60,8 +83,9 @@ async def logs(args: argparse.Namespace) -> int:
     """Print the ends of the files, or copy the files."""
     explainer = Explainer()
     places = OutputPlaces(explainer.state)
+    cited = _CitedPlaces()
     async with opened_reading(args) as reading:
-        await reading.feed(explainer, places)
+        await reading.feed(explainer, places, cited)
     incident = _chosen(explainer.incidents(), args.incident)
     found = [file for output in places.of(incident) for file in _files(output)]
     here = [file for file in found if file.state == "here"]
@@ -75,6 +99,8 @@ async def logs(args: argparse.Namespace) -> int:
         print_json(described)
     elif not copies:
         _print(incident, here if args.all else _first_ranks(here), args.lines)
+    if not here and explainer.state.imported:
+        raise NotFound(f"{incident.id} was imported; its evidence was read from {cited.of(incident)}")
     _say_rest(found, here, args, copies)
     if not here:
         raise NotFound(f"no log file of {incident.id} can be read on this host ({socket.gethostname()})")

@@ -51,10 +51,11 @@ NODES_SHOWN = 40
 
 
 async def jobs(args: argparse.Namespace) -> int:
-    """List the jobs of the store."""
+    """List the jobs of the store; the exit code is that of the first one that cannot be read."""
     store = open_store(args.store)
     found: list[JobStatus] = []
     unreadable: list[tuple[str, str]] = []
+    code = 0
     try:
         for name in await jobs_shown(store, args):
             try:
@@ -63,12 +64,13 @@ async def jobs(args: argparse.Namespace) -> int:
                 await log.close()
             except FtcoreError as error:
                 unreadable.append((name, str(error)))
+                code = code or error.exit_code
     finally:
         await store.close()
     if args.format == "json":
         broken = [{"job": name, "state": None, "error": why} for name, why in unreadable]
         print_json([*(job.to_short_json() for job in found), *broken])
-        return 0
+        return code
     rows = table(
         "JOB",
         "STATE",
@@ -87,7 +89,7 @@ async def jobs(args: argparse.Namespace) -> int:
     for broken_name, why in unreadable:
         rows.add_row(broken_name, "unreadable", "", "", "", "", "", "", printable(why), style="bad")
     console().print(rows if found or unreadable else f"no jobs in {args.store or default_store_url()}")
-    return 0
+    return code
 
 
 _RIGHT = ("RUN", "ROUND", "RANKS", "STEP", "INCIDENTS", "EVENTS")

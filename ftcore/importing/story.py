@@ -315,9 +315,9 @@ def _is_told(one: Sighting, failed: set[tuple[str, int | None]], failures: list[
 
 
 def _tails(sightings: Iterable[Sighting]) -> dict[tuple[str, int | None], str]:
-    """The last output of every rank: of its error stream, then of its output."""
+    """The last output of every rank: of its output, then of its error stream, whose last line says why it failed."""
     found: dict[tuple[str, int | None], str] = {}
-    for one in sightings:
+    for one in sorted(sightings, key=lambda one: "stderr" in one.place.rpartition("/")[2]):
         if one.tail:
             key = (one.host, one.local_rank)
             found[key] = (f"{found[key]}\n{one.tail}" if key in found else one.tail)[-4096:]

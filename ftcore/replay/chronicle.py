@@ -13,6 +13,7 @@ from ftcore.replay.bounds import Bound
 from ftcore.replay.explain import Incident
 from ftcore.replay.failures import first_failure, short
 from ftcore.replay.logbook import DAY_NS, KEPT, Logbook, LogbookEntry, duration_text, size_text
+from ftcore.replay.status_rows import UNKNOWN
 from ftcore.states.model import JobState
 from ftcore.wording import format_elapsed, format_gpu_time, plural, timestamp_fields
 
@@ -80,7 +81,7 @@ class ChronicleSummary:
     """The summary of a logbook.
 
     Args:
-        job: its name.
+        state: state of the job machine, after the last event read; ``not known`` after the end of an import.
         state: state of the job machine, after the last event read.
         runs: number of runs.
         script: script of the newest run, with its arguments.
@@ -291,6 +292,12 @@ def _cost(incident: Incident, loss: Loss | None) -> str:
 # -- the summary
 
 
+def _state(state: JobState) -> str:
+    if not state.run:
+        return "unsubmitted"
+    return UNKNOWN if state.imported and state.ending is None else str(state.phase)
+
+
 def _summary(
     book: Logbook,
     state: JobState,
@@ -306,7 +313,7 @@ def _summary(
     step, loss = book.progress
     return ChronicleSummary(
         job=job,
-        state=str(state.phase) if state.run else "unsubmitted",
+        state=_state(state),
         runs=state.run,
         script=book.scripts.get(state.run, ""),
         user=users[-1] if users else "",

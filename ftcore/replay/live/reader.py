@@ -168,7 +168,11 @@ class LiveReader:
         )
 
     def _rows(self, job: JobStatus, links: Links, now: int) -> list[StatusRow]:
-        rows = [StatusRow(row.name, short(row.text), row.tone) for row in first_rows(job) if row.name != "state" or is_unknown(job)]
+        rows = [
+            StatusRow(row.name, short(row.text), row.tone)
+            for row in first_rows(job)
+            if row.name != "state" or is_unknown(job)
+        ]
         rows += self._step_rows(job, links, now)
         if nan := nan_text(job):
             rows.append(StatusRow("loss", nan, "bad"))

@@ -14,6 +14,7 @@ from ftcore.replay.accounts import HOUR_S, LOST, GoodputReport, IncidentCost
 from ftcore.replay.explain import Incident
 from ftcore.replay.report.cases import facts
 from ftcore.replay.report.text import duration, line
+from ftcore.replay.incident_text import FILES_END
 from ftcore.replay.spans import PRODUCTIVE
 from ftcore.states.model import JobState
 from ftcore.wording import format_gpu_time, plural
@@ -127,13 +128,15 @@ class FirstScreen:
                 f"{policy} resolved {plural(count, self._noun())}" for policy, count in by.most_common(TITLES_SHOWN)
             ]
             text = f"{'; '.join(parts)}."
+        elif self._files_end():
+            text = f"{FILES_END[0].upper()}{FILES_END[1:]}."
         else:
             text = "No policy resolved a fault." if self._faults() else "No fault: only requests and warnings."
         if newest is not None:
             took = [asked for asked in newest.policies if asked.verdict == "take"]
             if took:
                 more.append(f"{newest.id}: {took[-1].name} took it: {line(took[-1].reason)}")
-            else:
+            elif not self._files_end():
                 more.append(f"{newest.id}: no policy took it.")
         requests = sum(each.kind == "request" for each in self.incidents)
         if requests:
@@ -240,6 +243,10 @@ class FirstScreen:
         over = newest is None or newest.closed is not None or self.state.ending is not None
         return None if over or newest is None or newest.kind != "fault" else newest
 
+    def _files_end(self) -> bool:
+        """Whether the files of an import end while an incident is open."""
+        return self.state.imported and self._open() is not None
+
     def tiles(self) -> list[dict[str, str]]:
         """Figures below the answers: label, value and explanation."""
         good, faults = self.goodput, self._faults()
@@ -251,7 +258,11 @@ class FirstScreen:
                 f"new training steps, as a share of {wall}",
             ),
             ("Wall time", duration(good.wall_s), wall),
-            ("Productive", duration(good.seconds[PRODUCTIVE] if good.timed else None), "time in which new steps were computed"),
+            (
+                "Productive",
+                duration(good.seconds[PRODUCTIVE] if good.timed else None),
+                "time in which new steps were computed",
+            ),
             ("Faults", f"{len(faults):,}", f"of {plural(len(self.incidents), 'incident')}"),
             ("Time between faults", duration(good.mtbf_s), "mean training time per fault"),
             ("Time to recover", duration(good.mttr_s), "mean time from a fault to the next step"),

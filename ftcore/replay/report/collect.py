@@ -101,6 +101,7 @@ class ReportReader:
             "begin_text": utc(begin)[:19].replace("T", " ") if begin else "",
             "end_text": utc(end)[:19].replace("T", " ") if end else "",
             "over": state.ending is not None,
+            "imported": state.imported,
             "headline": headline,
             "mood": mood,
             "reason": line(state.reason(), 1000),

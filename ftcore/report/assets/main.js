@@ -18,7 +18,7 @@ function header() {
   const themes = choice("Theme", [["auto", "auto"], ["light", "light"], ["dark", "dark"]], theme, (next) => { theme = next; remembered(next); setTheme(theme); redrawAll(); });
   wantsDark.addEventListener("change", () => { if (theme === "auto") { setTheme(theme); redrawAll(); } });
   const facts = [
-    DATA.begin_text ? `${DATA.begin_text} to ${DATA.end_text} UTC${DATA.over ? "" : ", still running when this report was made"}` : "an empty log",
+    DATA.begin_text ? `${DATA.begin_text} to ${DATA.end_text} UTC${DATA.over || DATA.imported ? "" : ", still running when this report was made"}` : "an empty log",
     state.nodes ? `${many(state.nodes, "node")}, ${many(state.size, "rank")}` : null,
     state.run > 1 ? `run ${state.run}` : null, state.round ? `round ${state.round}` : null,
     state.exit_code === null ? null : `exit code ${state.exit_code}`,

@@ -298,8 +298,8 @@ function timelineSection(openIncident) {
   });
   rangeListeners.push(drawLanes);
   onRedraw(refill);
-  const legend = h("ul", { class: "legend", "aria-label": "Colours of the time" }, USES.map((use) => h("li", { title: USE_TEXT[use] },
-    h("span", { class: "swatch", css: { background: `var(--use-${use})` } }), use)));
+  const legend = SPANS.length ? h("ul", { class: "legend", "aria-label": "Colours of the time" }, USES.map((use) => h("li", { title: USE_TEXT[use] },
+    h("span", { class: "swatch", css: { background: `var(--use-${use})` } }), use))) : null;
   const controls = h("div", { class: "controls" },
     h("button", { type: "button", onclick: () => zoom(0.5), "aria-label": "Zoom in" }, "+"),
     h("button", { type: "button", onclick: () => zoom(2), "aria-label": "Zoom out" }, "−"),

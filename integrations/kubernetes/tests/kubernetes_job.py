@@ -89,7 +89,10 @@ class SubmittedJob:
     async def can_save(self, nodes: int) -> None:
         """Wait until the log knows of the script on each node that it saves on request; steps alone come before that."""
         async with asyncio.timeout(PATIENCE_S):
-            while len([each for each in await self.events("workers.stepped") if "checkpoint" in each["abilities"]]) < nodes:
+            while (
+                len([each for each in await self.events("workers.stepped") if "checkpoint" in each["abilities"]])
+                < nodes
+            ):
                 await asyncio.sleep(0.05)
 
     async def until(self, condition: Callable[[], object], what: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from imported import DATA, imported, rank_at_root
 
+from ftcore.cli.ftctl import main
 from ftcore.importing.slurm import expand_hosts
 from ftcore.importing.stamps import read_time, stamp_of
 from ftcore.replay.goodput import GoodputLedger
@@ -108,6 +109,64 @@ def test_a_log_without_times_has_no_goodput(tmp_path: Path) -> None:
     for event in result.events:
         ledger.feed(event)
     assert sum(ledger.report().seconds.values()) == 0
+
+
+def untimed(folder: Path) -> Path:
+    """Two ranks whose steps have no time; rank 1 prints an exception, and the launcher's lines have times."""
+    for rank in (0, 1):
+        place = folder / "run" / "attempt_0" / str(rank)
+        place.mkdir(parents=True)
+        (place / "stdout.log").write_text("".join(f"step {step} loss {9 - step}.5\n" for step in range(6)))
+    error = ("Traceback (most recent call last):", "  File 't.py', line 3, in <module>", "ValueError: bad batch")
+    (place / "stderr.log").write_text("".join(f"[rank1]: {line}\n" for line in error))
+    (folder / "torchrun.out").write_text(
+        "W1124 01:00:00.500000 12092 torch/distributed/run.py:874] Setting OMP_NUM_THREADS\n"
+        "E1124 01:02:00.500000 12092 torch/distributed/elastic/multiprocessing/api.py:1002] "
+        "failed (exitcode: 1) local_rank: 1 (pid: 12100) of binary: /usr/bin/python\n"
+    )
+    return folder
+
+
+def test_steps_without_a_time_leave_the_goodput_unknown(tmp_path: Path) -> None:
+    """Time has passed, but nothing tells training from starting: no share of it is claimed to be productive."""
+    result = imported(untimed(tmp_path))
+    ledger = GoodputLedger()
+    for event in result.events:
+        ledger.feed(event)
+    report = ledger.report()
+    assert result.of("job.progressed") and report.wall_s > 60
+    assert (report.goodput, report.mtbf_s, report.mttr_s) == (None, None, None) and "--steps" in report.unknown
+
+
+def test_a_rank_is_quoted_without_the_prefix_of_torch(tmp_path: Path) -> None:
+    """The exception comes first, not ``[rank1]: Traceback``."""
+    (incident,) = imported(untimed(tmp_path)).incidents
+    assert incident.summary == "rank 1 on node0: ValueError: bad batch"
+    told = {(failure.message or "").splitlines()[0] for failure in incident.failures if failure.message}
+    assert told <= {"ValueError: bad batch"}
+
+
+def test_the_end_of_files_is_not_the_state_of_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever shows the job says that its end is not known, and no command says that it runs."""
+    log = tmp_path / "job.ftlog"
+    assert main(["import", str(untimed(tmp_path / "files")), "-o", str(log)]) == 0
+    capsys.readouterr()
+    shown = {}
+    for command in ("jobs", "status", "explain", "goodput", "logbook"):
+        assert main([command, "--store", f"file:{log}"]) == 0
+        shown[command] = " ".join(capsys.readouterr().out.split())
+    assert "imported not known 1 2 5 " in shown["jobs"]
+    assert "not known: the imported files end while the job was recovering" in shown["status"]
+    assert "master" not in shown["status"]
+    assert shown["explain"].startswith("i1: open where the imported files end")
+    assert "what was done? not known: the imported files end here" in shown["explain"]
+    assert "goodput not known" in shown["goodput"] and "do not show how the job ended" in shown["goodput"]
+    assert "**State**: not known" in shown["logbook"]
+    assert main(["logs", "--store", f"file:{log}"]) == 4
+    assert "evidence was read from" in (told := capsys.readouterr().err) and "torchrun.out:2" in told
+    assert main(["report", "--store", f"file:{log}", "-o", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "The files do not show how the job ended" in page and "The job is recovering" not in page
 
 
 def test_a_gap_is_an_event(slurm: Path) -> None:

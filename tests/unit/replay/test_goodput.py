@@ -143,6 +143,21 @@ def test_a_replaced_node_is_idle_until_it_is_in_a_world(driver: JobDriver) -> No
     assert late.seconds["idle"] == pytest.approx(10, abs=0.1) and late.total_s == pytest.approx(10, abs=0.1)
 
 
+def test_nodes_that_wait_for_the_first_world_wait_as_the_job_does() -> None:
+    """GPU-seconds of the start are those of its use, not idle: the rows agree with the job's time."""
+    late = JobDriver(nodes=2, slots=1)
+    late.submit()
+    late.join("node0")
+    after(late, 10)
+    late.join("node1")
+    late.settle()
+    progress(late, 1, 1)
+    report = reported(late)
+    (first,) = [node for node in report.nodes if node.node == "node0"]
+    for use, seconds in first.seconds.items():
+        assert seconds == pytest.approx(report.seconds[use], abs=0.1), use
+
+
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_golden_logs_add_up_and_agree_with_explain(path: Path) -> None:
     """To the nanosecond; an incident during which no worker trained costs what ``explain`` calls its total."""
