@@ -480,7 +480,7 @@ def _latest(ended: Sighting, attempt: StoryAttempt) -> Sighting:
 
 
 def _own_words(text: str) -> str:
-    """What a rank printed, without the rank before each line that torch adds, and with a traceback's last line first."""
+    """What a rank printed, without torch's prefix of each line, and with the last line of a traceback first."""
     plain = _RANK.sub("", text)
     lines = plain.splitlines()
     last = next((line for line in reversed(lines) if line.strip()), "")

@@ -12,6 +12,7 @@ import msgspec
 
 from ftcore.events.checkpoint import CheckpointCommitted, StateLoaded
 from ftcore.events.envelope import Event
+from ftcore.events.imported import LogImported, SourceCited
 from ftcore.events.incident import (
     DepartureBegun,
     IncidentContinued,
@@ -21,7 +22,6 @@ from ftcore.events.incident import (
     IncidentRediagnosed,
     IncidentResolved,
 )
-from ftcore.events.imported import LogImported, SourceCited
 from ftcore.events.job import JobFinished, JobProgressed, JobSubmitted
 from ftcore.events.operator import OperatorNoted
 from ftcore.events.policy import PlanApplied, PolicyConsidered

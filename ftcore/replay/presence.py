@@ -19,7 +19,7 @@ class Stay:
         slots: its workers, one per GPU.
         begin: nanoseconds since the epoch, the master's clock.
         end: likewise.
-        member: it was in the newest world, or there was none yet, so that the job waited as it did; else it waited alone.
+        member: it was in the newest world, or there was none yet and the whole job waited; else it waited alone.
     """
 
     node: str

@@ -12,9 +12,9 @@ import attrs
 from ftcore.faults.taxonomy import title_of
 from ftcore.replay.accounts import HOUR_S, LOST, GoodputReport, IncidentCost
 from ftcore.replay.explain import Incident
+from ftcore.replay.incident_text import FILES_END
 from ftcore.replay.report.cases import facts
 from ftcore.replay.report.text import duration, line
-from ftcore.replay.incident_text import FILES_END
 from ftcore.replay.spans import PRODUCTIVE
 from ftcore.states.model import JobState
 from ftcore.wording import format_gpu_time, plural

@@ -87,12 +87,9 @@ class SubmittedJob:
         await self.until(lambda: all(self.steps().get(rank, 0) >= aim for rank, aim in aims.items()), "steps")
 
     async def can_save(self, nodes: int) -> None:
-        """Wait until the log knows of the script on each node that it saves on request; steps alone come before that."""
+        """Wait until the log knows that the script saves on request on each node; steps alone come before that."""
         async with asyncio.timeout(PATIENCE_S):
-            while (
-                len([each for each in await self.events("workers.stepped") if "checkpoint" in each["abilities"]])
-                < nodes
-            ):
+            while sum("checkpoint" in each["abilities"] for each in await self.events("workers.stepped")) < nodes:
                 await asyncio.sleep(0.05)
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
