@@ -155,9 +155,8 @@ def format_elapsed(value: float | None) -> str:
 
 def format_gpu_time(gpu_s: float) -> str:
     """GPU time, as ``2.4 GPU-seconds`` or, from an hour on, ``1.5 GPU-hours``."""
-    if gpu_s >= 3600:
-        return f"{gpu_s / 3600:,.1f} GPU-hours"
-    return f"{gpu_s:,.0f} GPU-seconds" if gpu_s >= 99.95 else f"{gpu_s:.1f} GPU-seconds"
+    digits = 0 if gpu_s >= 99.95 else 1
+    return f"{gpu_s / 3600:,.1f} GPU-hours" if gpu_s >= 3600 else f"{gpu_s:,.{digits}f} GPU-seconds"
 
 
 def _rounded(value: float) -> int:

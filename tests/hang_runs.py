@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import attrs
+import msgspec
 
 from ftcore.engine.standstill import StandstillWatch
 from ftcore.events.policy import DeclaredHangs
@@ -208,8 +209,8 @@ class WatchedRun:
         self._mono = 0
         self._sections = [SectionState() for _ in range(SIZE)]
         policy = default_chain()
-        declared = attrs.evolve(policy.declared, hangs=DeclaredHangs(ceiling=ceiling_s))
-        self._job = JobDriver(1, SIZE, policy=attrs.evolve(policy, declared=declared))
+        declared = msgspec.structs.replace(policy.declared, hangs=DeclaredHangs(ceiling=ceiling_s))
+        self._job = JobDriver(1, SIZE, policy=msgspec.structs.replace(policy, declared=declared))
         self._job.start()
         self._master = StandstillWatch(self._job.spec.timing)
         self._agent = ProgressWatch(DEFAULT, SIZE, self, self, _Host(random.Random(seed)))

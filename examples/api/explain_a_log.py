@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 
-import attrs
 import msgspec
 
 import ftcore
@@ -63,7 +62,8 @@ assert problems(replay.verify(events)) == []
 # A log that was altered afterwards does not verify.
 taken = next(event for event in events if event.type == "policy.considered" and event.data.verdict == "take")
 altered = list(events)
-altered[taken.seq - 1] = msgspec.structs.replace(taken, data=attrs.evolve(taken.data, reason="because I say so"))
+other = msgspec.structs.replace(taken.data, reason="because I say so")
+altered[taken.seq - 1] = msgspec.structs.replace(taken, data=other)
 print(problems(replay.verify(altered))[0])
 
 

@@ -6,7 +6,7 @@ and the policies choose among them as among those of ``--node-sizes``.
 
 import argparse
 
-import attrs
+import msgspec
 
 from ftcore.batch import BatchRule, dividing_sizes, wrong_sizes
 from ftcore.cli import options
@@ -36,7 +36,7 @@ def with_batch(parser: argparse.ArgumentParser, args: argparse.Namespace, spec: 
         parser.error(f"--global-batch: found {size} samples; expected at least one for each of {ranks} ranks")
     batch = BatchSpec(size=size, micro=micro, rule=BatchRule(args.batch_rule or BatchRule.KEEP))
     if batch.rule is not BatchRule.DIVIDE or impossible(spec):
-        return attrs.evolve(spec, batch=batch)
+        return msgspec.structs.replace(spec, batch=batch)
     permitted = (count for count in range(spec.nodes_min, spec.nodes_max + 1) if usable(count, spec) == count)
     sizes = dividing_sizes(size, micro, slots, permitted)
     if not sizes:
@@ -45,4 +45,4 @@ def with_batch(parser: argparse.ArgumentParser, args: argparse.Namespace, spec: 
             f"--batch-rule divide: no permitted number of nodes with {slots} workers each takes equal parts of "
             f"{parts}; change --global-batch, --micro-batch or --nnodes, or use --batch-rule keep"
         )
-    return attrs.evolve(spec, batch=attrs.evolve(batch, slots=slots), sizes=sizes)
+    return msgspec.structs.replace(spec, batch=msgspec.structs.replace(batch, slots=slots), sizes=sizes)

@@ -78,12 +78,6 @@ def columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _asked_columns() -> int:
-    """The width that ``COLUMNS`` asks for, for example from a pager; 0: none."""
-    asked = os.environ.get("COLUMNS", "")
-    return int(asked) if asked.isascii() and asked.isdigit() else 0
-
-
 def paint(text: str, style: str, colour: bool) -> str:
     """The text in a style of ``STYLES``."""
     return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if colour and style else text
@@ -103,7 +97,7 @@ def console() -> "Console":
 
     return Uncut(
         theme=Theme(_RICH),
-        width=columns() or _asked_columns() or PIPE_COLUMNS,
+        width=columns() or PIPE_COLUMNS,
         no_color=not wants_colour(),
         force_terminal=sys.stdout.isatty(),
         highlight=False,

@@ -1,6 +1,6 @@
 """The end of a job: record it, and raise an alert if the chain asks for one."""
 
-import attrs
+import msgspec
 
 from ftcore.engine.nan import nan_note
 from ftcore.engine.turn import Turn
@@ -19,7 +19,7 @@ def finish(turn: Turn, finished: JobFinished, incident: str | None = None) -> No
         finished: the outcome.
         incident: the incident that caused the end, if any.
     """
-    finished = attrs.evolve(finished, reason=finished.reason + nan_note(turn.state))
+    finished = msgspec.structs.replace(finished, reason=finished.reason + nan_note(turn.state))
     alert = end_alert(turn.state, finished)
     if alert is not None:
         turn.emit(alert, incident=incident)

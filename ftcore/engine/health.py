@@ -11,7 +11,7 @@ suspects. There is one check at a time (``state.health``); ``policies/health.py`
 
 from collections.abc import Iterable
 
-import attrs
+import msgspec
 
 from ftcore.commands import PLATFORM, CheckHealth, ReplaceNodes
 from ftcore.engine.dispatch import PLATFORM_ANSWER_S, next_round, order, order_store
@@ -218,7 +218,7 @@ def _judge(turn: Turn, check: HealthState, incident: str | None) -> None:
     found = judge(check.stages)
     present = [name for name, life in check.lives.items() if state.membership.current(name, life) is not None]
     meant = set(present)
-    ill = [attrs.evolve(each, reason=_short(each.reason)) for each in found.ill if each.node in meant]
+    ill = [msgspec.structs.replace(each, reason=_short(each.reason)) for each in found.ill if each.node in meant]
     faulty = [each for each in ill if each.verdict == FAULTY]
     others = [each for each in ill if each.verdict != FAULTY]
     named = faulty if len(faulty) <= ILL_MAX else faulty[: min(FAULTY_MAX, len(faulty) - 1)]
@@ -229,7 +229,7 @@ def _judge(turn: Turn, check: HealthState, incident: str | None) -> None:
         stages=len(check.stages),
         nodes=len(present),
         ill=(*named, *listed),
-        links=tuple(attrs.evolve(each, reason=_short(each.reason)) for each in found.links[:FINDINGS_MAX]),
+        links=tuple(msgspec.structs.replace(each, reason=_short(each.reason)) for each in found.links[:FINDINGS_MAX]),
         differing=_differing(check),
         note=_note(found, len(left), len(others) - len(listed)),
         apart=tuple(

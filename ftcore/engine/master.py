@@ -236,18 +236,18 @@ _SHOWN_CHARS_MAX = 80
 
 def _differences(asked: JobSpec, wanted: JobSpec) -> list[str]:
     found = []
-    for field in attrs.fields(JobSpec):
-        if field.name in OWN_FIELDS and asked.own_commands and wanted.own_commands:
+    for name in JobSpec.__struct_fields__:
+        if name in OWN_FIELDS and asked.own_commands and wanted.own_commands:
             continue
-        here, there = getattr(asked, field.name), getattr(wanted, field.name)
+        here, there = getattr(asked, name), getattr(wanted, name)
         if here == there:
             continue
-        if field.name == "timing":
+        if name == "timing":
             found.append(_other_times(here, there))
-        elif field.name in _FLAGS:
-            found.append(f"{_FLAGS[field.name]} is {_shown(here)} here and {_shown(there)} there")
+        elif name in _FLAGS:
+            found.append(f"{_FLAGS[name]} is {_shown(here)} here and {_shown(there)} there")
         else:
-            found.append(f"{field.name} differs")
+            found.append(f"{name} differs")
     return found
 
 

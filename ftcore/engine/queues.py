@@ -7,7 +7,7 @@ lease: ranks that train in step would wait for each other for ever if one waited
 
 from collections.abc import Iterable
 
-import attrs
+import msgspec
 
 from ftcore.engine.turn import Turn
 from ftcore.events.envelope import Event
@@ -54,7 +54,7 @@ def _opened(turn: Turn, data: QueueOpened) -> None:
 
 
 def _text(spec: QueueSpec) -> str:
-    return ", ".join(f"{name}={value}" for name, value in attrs.asdict(spec).items())
+    return ", ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(spec).items())
 
 
 def _is_newest(state: JobState, data: QueueOpened) -> bool:

@@ -11,6 +11,7 @@ plans have deadlines of their own.
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
+import msgspec
 
 from ftcore.engine.ranks import Ranks
 from ftcore.engine.turn import Turn
@@ -240,4 +241,4 @@ def _seats(world: WorldState) -> Callable[[str], int]:
 
 
 def _shortened(stand: RankState) -> RankState:
-    return attrs.evolve(stand, stack=stand.stack[:STACK_CHARS_MAX])
+    return msgspec.structs.replace(stand, stack=stand.stack[:STACK_CHARS_MAX])

@@ -1,15 +1,12 @@
 """Events of actions: orders and their outcomes."""
 
-import attrs
-
 from ftcore.commands import Command
 from ftcore.events.payload import Payload
 from ftcore.events.registry import decision
 
 
 @decision("action.ordered")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class ActionOrdered(Payload):
+class ActionOrdered(Payload, frozen=True, kw_only=True):
     """An order to nodes or to the platform; it is sent only after this event is durable.
 
     Args:
@@ -26,8 +23,7 @@ class ActionOrdered(Payload):
 
 
 @decision("action.done")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class ActionDone(Payload):
+class ActionDone(Payload, frozen=True, kw_only=True):
     """Every addressed node has answered, or is no longer in the job.
 
     Args:
@@ -38,8 +34,7 @@ class ActionDone(Payload):
 
 
 @decision("action.failed")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class ActionFailed(Payload):
+class ActionFailed(Payload, frozen=True, kw_only=True):
     """The action was not completed.
 
     Args:
@@ -52,8 +47,7 @@ class ActionFailed(Payload):
 
 
 @decision("action.superseded")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class ActionSuperseded(Payload):
+class ActionSuperseded(Payload, frozen=True, kw_only=True):
     """A newer action or decision replaced the action.
 
     Args:

@@ -1,14 +1,11 @@
 """Events that a state machine did not accept."""
 
-import attrs
-
 from ftcore.events.payload import Payload
 from ftcore.events.registry import decision
 
 
 @decision("anomaly.observed", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class AnomalyObserved(Payload):
+class AnomalyObserved(Payload, frozen=True, kw_only=True):
     """A state machine received an event that its state does not accept; the state did not change.
 
     Args:

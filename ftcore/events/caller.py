@@ -1,14 +1,11 @@
 """Events of refused connections to the master."""
 
-import attrs
-
 from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
 
 @fact("caller.refused", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class CallerRefused(Payload):
+class CallerRefused(Payload, frozen=True, kw_only=True):
     """The master refused agents or operators. Repeated refusals are counted in one event.
 
     Args:

@@ -1,13 +1,10 @@
 """Events of checkpoints: what is held in memory, what is saved, what a round resumes from."""
 
-import attrs
-
 from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class HeldShard(Payload):
+class HeldShard(Payload, frozen=True, kw_only=True):
     """A complete shard in the memory of a node's keeper.
 
     Args:
@@ -33,8 +30,7 @@ class HeldShard(Payload):
 
 
 @fact("memory.held")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class MemoryHeld(Payload):
+class MemoryHeld(Payload, frozen=True, kw_only=True):
     """The shards in the memory of a node; replaces what was known of this node.
 
     Reported when the node's workers have stopped. An agent that takes over the keeper of its predecessor reports its
@@ -54,8 +50,7 @@ class MemoryHeld(Payload):
 
 
 @fact("shard.persisted")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class ShardPersisted(Payload):
+class ShardPersisted(Payload, frozen=True, kw_only=True):
     """A node's keeper has written a shard to storage.
 
     Args:
@@ -78,8 +73,7 @@ class ShardPersisted(Payload):
 
 
 @fact("checkpoint.failed")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class CheckpointFailed(Payload):
+class CheckpointFailed(Payload, frozen=True, kw_only=True):
     """A node could not write its part of a checkpoint; training goes on, and the copy in memory stays.
 
     Args:
@@ -100,8 +94,7 @@ class CheckpointFailed(Payload):
 
 
 @fact("checkpoint.committed")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class CheckpointCommitted(Payload):
+class CheckpointCommitted(Payload, frozen=True, kw_only=True):
     """A checkpoint is complete: every shard of a step's state is saved.
 
     Args:
@@ -124,8 +117,7 @@ class CheckpointCommitted(Payload):
 
 
 @decision("interval.chosen")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class IntervalChosen(Payload):
+class IntervalChosen(Payload, frozen=True, kw_only=True):
     """The interval between two saves to storage, for workers that leave it to the master.
 
     Args:
@@ -153,8 +145,7 @@ class IntervalChosen(Payload):
     most_s: float
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class CheckpointOnStorage(Payload):
+class CheckpointOnStorage(Payload, frozen=True, kw_only=True):
     """A complete checkpoint of ftcore on storage.
 
     Args:
@@ -169,8 +160,7 @@ class CheckpointOnStorage(Payload):
 
 
 @fact("checkpoint.found")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class CheckpointFound(Payload):
+class CheckpointFound(Payload, frozen=True, kw_only=True):
     """An agent that found no living master has found checkpoints of this log on storage.
 
     A keeper may have committed them after its agent had ended, so that no ``checkpoint.committed`` reported them.
@@ -187,8 +177,7 @@ class CheckpointFound(Payload):
 
 
 @fact("state.loaded")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class StateLoaded(Payload):
+class StateLoaded(Payload, frozen=True, kw_only=True):
     """The workers of a round have restored their state.
 
     Args:
@@ -211,8 +200,7 @@ class StateLoaded(Payload):
 
 
 @fact("batches.skipped")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class BatchesSkipped(Payload):
+class BatchesSkipped(Payload, frozen=True, kw_only=True):
     """The workers of a node have skipped batches of the registered data, as ``data.skipped`` decided.
 
     Args:
@@ -231,8 +219,7 @@ class BatchesSkipped(Payload):
 
 
 @fact("data.positioned")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class DataPositioned(Payload):
+class DataPositioned(Payload, frozen=True, kw_only=True):
     """The workers of a round continue the registered data at a place of its order (``ftcore.data``), before the next
     step.
 
@@ -262,8 +249,7 @@ class DataPositioned(Payload):
 
 
 @fact("replicas.found")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class ReplicasFound(Payload):
+class ReplicasFound(Payload, frozen=True, kw_only=True):
     """The ranks of a round have registered their state, and know which of them hold the same.
 
     Args:
@@ -279,8 +265,7 @@ class ReplicasFound(Payload):
     groups: tuple[tuple[int, ...], ...]
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class Resume(Payload):
+class Resume(Payload, frozen=True, kw_only=True):
     """What the workers of a round load; part of ``world.formed``.
 
     Args:

@@ -1,14 +1,11 @@
 """Events of time: decisions depend on the passage of time only through them."""
 
-import attrs
-
 from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
 
 @fact("deadline.expired")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class DeadlineExpired(Payload):
+class DeadlineExpired(Payload, frozen=True, kw_only=True):
     """A deadline of the folded state has passed.
 
     Args:

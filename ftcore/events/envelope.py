@@ -54,7 +54,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         source: the node or master that reported or decided it.
         term: the term of the master that sequenced it.
         v: schema version of ``data``.
-        data: the payload: an instance of the type's attrs class, or ``Unknown``.
+        data: the payload: an instance of the type's class, or ``Unknown``.
         at: the source's clocks, if reported.
         cause: of a decision: seq of its fact; of a fact: seq of the event that caused it, if known.
         incident: the incident it belongs to, if any.

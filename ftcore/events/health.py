@@ -1,13 +1,10 @@
 """Events of health checks: the conclusion from the results of all nodes."""
 
-import attrs
-
 from ftcore.events.payload import Payload
 from ftcore.events.registry import decision
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class UnhealthyNode(Payload):
+class UnhealthyNode(Payload, frozen=True, kw_only=True):
     """A node that is not clearly healthy.
 
     Args:
@@ -22,8 +19,7 @@ class UnhealthyNode(Payload):
     reason: str
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class BadLink(Payload):
+class BadLink(Payload, frozen=True, kw_only=True):
     """Healthy nodes that could not exchange data with each other.
 
     Args:
@@ -35,8 +31,7 @@ class BadLink(Payload):
     reason: str
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class BadGroup(Payload):
+class BadGroup(Payload, frozen=True, kw_only=True):
     """Healthy nodes with a common label that fail to exchange data all at once, although each did in a pair.
 
     Args:
@@ -53,8 +48,7 @@ class BadGroup(Payload):
 
 
 @decision("health.judged")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class HealthJudged(Payload):
+class HealthJudged(Payload, frozen=True, kw_only=True):
     """A health check has ended.
 
     Args:

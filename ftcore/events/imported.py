@@ -3,8 +3,6 @@
 No decision follows from these facts. ``cause`` of an imported fact is the ``source.cited`` before it.
 """
 
-import attrs
-
 from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
@@ -16,8 +14,7 @@ FILES_MAX = 64
 
 
 @fact("log.imported", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class LogImported(Payload):
+class LogImported(Payload, frozen=True, kw_only=True):
     """The following facts were read from the log files of a job that did not run under ftcore.
 
     Args:
@@ -36,8 +33,7 @@ class LogImported(Payload):
 
 
 @fact("source.cited", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class SourceCited(Payload):
+class SourceCited(Payload, frozen=True, kw_only=True):
     """Where the next facts were read.
 
     Args:
@@ -60,8 +56,7 @@ class SourceCited(Payload):
 
 
 @fact("gap.found", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class GapFound(Payload):
+class GapFound(Payload, frozen=True, kw_only=True):
     """No file has a line with a time stamp in a period: nothing is known of it.
 
     Args:

@@ -1,13 +1,10 @@
 """Events of incidents: from the first evidence of a fault to the step that shows that it is over."""
 
-import attrs
-
 from ftcore.events.payload import Payload
 from ftcore.events.registry import decision
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class Fault(Payload):
+class Fault(Payload, frozen=True, kw_only=True):
     """The classification of the evidence.
 
     Args:
@@ -34,8 +31,7 @@ class Fault(Payload):
 
 
 @decision("incident.opened")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class IncidentOpened(Payload):
+class IncidentOpened(Payload, frozen=True, kw_only=True):
     """A fault, a request or an opportunity calls for a decision.
 
     Args:
@@ -50,8 +46,7 @@ class IncidentOpened(Payload):
 
 
 @decision("incident.rediagnosed")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class IncidentRediagnosed(Payload):
+class IncidentRediagnosed(Payload, frozen=True, kw_only=True):
     """Further evidence changed the classification.
 
     Args:
@@ -66,8 +61,7 @@ class IncidentRediagnosed(Payload):
 
 
 @decision("incident.escalated")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class IncidentEscalated(Payload):
+class IncidentEscalated(Payload, frozen=True, kw_only=True):
     """The plan failed: the next policies of the chain are asked.
 
     Args:
@@ -80,8 +74,7 @@ class IncidentEscalated(Payload):
 
 
 @decision("incident.continued")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class IncidentContinued(Payload):
+class IncidentContinued(Payload, frozen=True, kw_only=True):
     """The plan succeeded but does not resolve the incident: the next policies of the chain are asked.
 
     Args:
@@ -94,8 +87,7 @@ class IncidentContinued(Payload):
 
 
 @decision("departure.deferred")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class DepartureDeferred(Payload):
+class DepartureDeferred(Payload, frozen=True, kw_only=True):
     """Nodes leave only when their replacements are ready; training continues meanwhile.
 
     Args:
@@ -110,8 +102,7 @@ class DepartureDeferred(Payload):
 
 
 @decision("departure.begun")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class DepartureBegun(Payload):
+class DepartureBegun(Payload, frozen=True, kw_only=True):
     """A deferred departure begins: the workers are stopped, and the next round is without the leaving nodes.
 
     Args:
@@ -125,8 +116,7 @@ class DepartureBegun(Payload):
 
 
 @decision("incident.resolved")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class IncidentResolved(Payload):
+class IncidentResolved(Payload, frozen=True, kw_only=True):
     """The plan succeeded: training continues, or the job ended as the policy decided.
 
     Args:
@@ -143,8 +133,7 @@ class IncidentResolved(Payload):
 
 
 @decision("incident.exhausted")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class IncidentExhausted(Payload):
+class IncidentExhausted(Payload, frozen=True, kw_only=True):
     """No policy took the incident or succeeded: a fault fails the job; a request or opportunity is dropped.
 
     Args:

@@ -1,6 +1,6 @@
 """Events of a job: submission, progress, end."""
 
-import attrs
+import msgspec
 
 from ftcore.batch import BatchRule
 from ftcore.events.payload import Payload
@@ -11,8 +11,7 @@ OWN_FIELDS = ("argv", "module", "no_python", "role")
 """Fields of a spec in which the nodes of a job with ``own_commands`` may differ."""
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class BatchSpec(Payload):
+class BatchSpec(Payload, frozen=True, kw_only=True):
     """The global batch that the user wants.
 
     Args:
@@ -33,8 +32,7 @@ class BatchSpec(Payload):
         return f"{self.size}{micro} ({self.rule}{slots})"
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class JobSpec(Payload):
+class JobSpec(Payload, frozen=True, kw_only=True):
     """The user's request, as far as decisions depend on it.
 
     A node joins a running job if the job's spec ``admits`` the node's: if they are equal, apart from the fields in
@@ -68,7 +66,7 @@ class JobSpec(Payload):
     order_by: str = ""
     role: str = "default"
     cwd: str = ""
-    timing: Timing = attrs.field(factory=Timing)
+    timing: Timing = msgspec.field(default_factory=Timing)
     own_commands: bool = False
     checkpoints: str = ""
     batch: BatchSpec | None = None
@@ -78,12 +76,11 @@ class JobSpec(Payload):
         if not (self.own_commands and other.own_commands):
             return self == other
         own = {name: getattr(self, name) for name in OWN_FIELDS}
-        return self == attrs.evolve(other, **own)
+        return self == msgspec.structs.replace(other, **own)
 
 
 @fact("job.submitted")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class JobSubmitted(Payload):
+class JobSubmitted(Payload, frozen=True, kw_only=True):
     """A run of the job was submitted: after the log's first ``master.elected``, or after the previous run has ended.
 
     Args:
@@ -108,8 +105,7 @@ class JobSubmitted(Payload):
 
 
 @fact("job.progressed", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class JobProgressed(Payload):
+class JobProgressed(Payload, frozen=True, kw_only=True):
     """A sample of the training's progress, every ``progress_sample_s``.
 
     Args:
@@ -126,8 +122,7 @@ class JobProgressed(Payload):
 
 
 @decision("job.finished")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class JobFinished(Payload):
+class JobFinished(Payload, frozen=True, kw_only=True):
     """The run ended.
 
     Args:
@@ -142,8 +137,7 @@ class JobFinished(Payload):
 
 
 @fact("job.parked")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class JobParked(Payload):
+class JobParked(Payload, frozen=True, kw_only=True):
     """The job is stuck because a fact could not be folded, or its decisions exceed the size of one append. The workers
     keep running; an operator is needed.
 
@@ -159,8 +153,7 @@ class JobParked(Payload):
 
 
 @fact("log.contradicted")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class LogContradicted(Payload):
+class LogContradicted(Payload, frozen=True, kw_only=True):
     """A node has seen events that this log does not contain: the log was deleted, or restored from an older copy. The
     job is stuck, because workers of a world that this log does not know may run; an operator is needed.
 
@@ -180,8 +173,7 @@ class LogContradicted(Payload):
 
 
 @fact("log.salvaged")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class LogSalvaged(Payload):
+class LogSalvaged(Payload, frozen=True, kw_only=True):
     """The log was damaged, and its readable events became this log. This is the first new event; no decision follows
     from it.
 
@@ -201,8 +193,7 @@ class LogSalvaged(Payload):
 
 
 @decision("job.unparked")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class JobUnparked(Payload):
+class JobUnparked(Payload, frozen=True, kw_only=True):
     """An operator resumed the stuck job; the fact that parked it is not folded.
 
     Args:
@@ -213,8 +204,7 @@ class JobUnparked(Payload):
 
 
 @decision("job.rolled_back")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class JobRolledBack(Payload):
+class JobRolledBack(Payload, frozen=True, kw_only=True):
     """The training is rolled back to an older step; later checkpoints are never resumed from.
 
     Args:
@@ -229,8 +219,7 @@ class JobRolledBack(Payload):
 
 
 @decision("rate.lowered")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class RateLowered(Payload):
+class RateLowered(Payload, frozen=True, kw_only=True):
     """The learning rate is lowered, for the next round and all later ones of the job while the policy is in its chain.
 
     Args:
@@ -249,8 +238,7 @@ class RateLowered(Payload):
 
 
 @decision("data.skipped")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class DataSkipped(Payload):
+class DataSkipped(Payload, frozen=True, kw_only=True):
     """Part of the data is skipped.
 
     Args:

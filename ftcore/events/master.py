@@ -1,14 +1,11 @@
 """Events of the master role."""
 
-import attrs
-
 from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
 
 @fact("master.elected")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class MasterElected(Payload):
+class MasterElected(Payload, frozen=True, kw_only=True):
     """A master was elected; the first event of its term.
 
     Args:

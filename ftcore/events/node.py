@@ -1,6 +1,6 @@
 """Events of nodes, each about one incarnation of the node's agent."""
 
-import attrs
+import msgspec
 
 from ftcore.events.checkpoint import HeldShard
 from ftcore.events.payload import Payload
@@ -11,8 +11,7 @@ LOST = "lost"
 
 
 @fact("node.joined")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class NodeJoined(Payload):
+class NodeJoined(Payload, frozen=True, kw_only=True):
     """An agent registered its node with the job.
 
     A new incarnation under the name of a registered one replaces it: the older one is dead or fenced.
@@ -46,7 +45,7 @@ class NodeJoined(Payload):
     address: str
     version: str
     ordinal: int | None = None
-    labels: dict[str, str] = attrs.field(factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     accelerators: int = 0
     checks: bool = False
     role: str = ""
@@ -58,8 +57,7 @@ class NodeJoined(Payload):
 
 
 @fact("node.warmed")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class NodeWarmed(Payload):
+class NodeWarmed(Payload, frozen=True, kw_only=True):
     """A standby node can start its workers at once: its warm process has imported their modules.
 
     Args:
@@ -72,8 +70,7 @@ class NodeWarmed(Payload):
 
 
 @fact("node.left")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class NodeLeft(Payload):
+class NodeLeft(Payload, frozen=True, kw_only=True):
     """An agent stopped its workers and left the job.
 
     Args:
@@ -90,8 +87,7 @@ class NodeLeft(Payload):
 
 
 @fact("node.gave_up")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class NodeGaveUp(Payload):
+class NodeGaveUp(Payload, frozen=True, kw_only=True):
     """An external launcher of a node's workers starts no more workers and requests the end of the run.
 
     Args:
@@ -108,8 +104,7 @@ class NodeGaveUp(Payload):
 
 
 @fact("node.lost")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class NodeLost(Payload):
+class NodeLost(Payload, frozen=True, kw_only=True):
     """A node's lease expired without a heartbeat, or its platform reports that the node has ended.
 
     Args:
@@ -128,8 +123,7 @@ class NodeLost(Payload):
 
 
 @decision("node.quarantined")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class NodeQuarantined(Payload):
+class NodeQuarantined(Payload, frozen=True, kw_only=True):
     """A node, in any incarnation, is excluded from all rounds until an operator admits it.
 
     Args:
@@ -141,8 +135,7 @@ class NodeQuarantined(Payload):
     reason: str
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class CheckResult(Payload):
+class CheckResult(Payload, frozen=True, kw_only=True):
     """The result of one of a node's checks.
 
     Args:
@@ -156,12 +149,11 @@ class CheckResult(Payload):
     name: str
     verdict: str
     detail: str = ""
-    values: dict[str, float] = attrs.field(factory=dict)
+    values: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 @fact("health.checked")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class HealthChecked(Payload):
+class HealthChecked(Payload, frozen=True, kw_only=True):
     """A node's answer to an order to check its health.
 
     Args:
@@ -189,14 +181,13 @@ class HealthChecked(Payload):
     device_s: float = 0.0
     exchange_s: float = 0.0
     results: tuple[CheckResult, ...] = ()
-    facts: dict[str, str] = attrs.field(factory=dict)
+    facts: dict[str, str] = msgspec.field(default_factory=dict)
     link_s: float = 0.0
     took_s: float = 0.0
 
 
 @fact("order.obeyed")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class OrderObeyed(Payload):
+class OrderObeyed(Payload, frozen=True, kw_only=True):
     """A node carried out an order that leaves its processes in place.
 
     Args:
@@ -217,8 +208,7 @@ class OrderObeyed(Payload):
 
 
 @fact("order.refused")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class OrderRefused(Payload):
+class OrderRefused(Payload, frozen=True, kw_only=True):
     """A node cannot carry out an order.
 
     Args:
@@ -237,8 +227,7 @@ class OrderRefused(Payload):
 
 
 @fact("platform.answered")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class PlatformAnswered(Payload):
+class PlatformAnswered(Payload, frozen=True, kw_only=True):
     """The platform accepted or refused an order; launched nodes register on their own.
 
     Args:

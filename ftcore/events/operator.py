@@ -1,14 +1,11 @@
 """Events of operators, and of signals and tools that act for them."""
 
-import attrs
-
 from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
 
 @fact("operator.commanded")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class OperatorCommanded(Payload):
+class OperatorCommanded(Payload, frozen=True, kw_only=True):
     """An operator's request.
 
     Args:
@@ -33,8 +30,7 @@ NOTE_CHARS_MAX = 4000
 
 
 @fact("operator.noted", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class OperatorNoted(Payload):
+class OperatorNoted(Payload, frozen=True, kw_only=True):
     """A person's note about the job, for ``ftctl logbook``; no decision follows from it.
 
     Args:

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-import attrs
+import msgspec
 
 from ftcore.commands import Command
 from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class ChainEntry(Payload):
+class ChainEntry(Payload, frozen=True, kw_only=True):
     """One entry of the active chain, with the value of every option.
 
     Args:
@@ -40,8 +39,7 @@ CHECKPOINTS_KEPT = 3
 """Checkpoints that are kept if the policy file does not say it."""
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class DeclaredCheckpoints(Payload):
+class DeclaredCheckpoints(Payload, frozen=True, kw_only=True):
     """The policy file's settings for checkpoints; 0: not set.
 
     Args:
@@ -63,8 +61,7 @@ class DeclaredCheckpoints(Payload):
     max_interval: float = 0.0
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class DeclaredHangs(Payload):
+class DeclaredHangs(Payload, frozen=True, kw_only=True):
     """The policy file's limits for hangs, in seconds; 0: not set.
 
     Args:
@@ -84,8 +81,7 @@ class DeclaredHangs(Payload):
     set_up: float = 0.0
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class Declared(Payload):
+class Declared(Payload, frozen=True, kw_only=True):
     """The policy file's declarations about the job.
 
     Args:
@@ -109,13 +105,13 @@ class Declared(Payload):
     groups: tuple[tuple[int, ...], ...] = ()
     abilities: tuple[str, ...] = ()
     checkpoint_every: int = 0
-    checkpoints: DeclaredCheckpoints = attrs.field(factory=DeclaredCheckpoints)
+    checkpoints: DeclaredCheckpoints = msgspec.field(default_factory=DeclaredCheckpoints)
     health: str = "auto"
     check_s: float = 60.0
     unsupported: tuple[str, ...] = ()
     data_parallel: int = 0
     optimizer_shard: int = 0
-    hangs: DeclaredHangs = attrs.field(factory=DeclaredHangs)
+    hangs: DeclaredHangs = msgspec.field(default_factory=DeclaredHangs)
 
 
 def _checkpoints_as_group(fields: dict[str, Any]) -> dict[str, Any]:
@@ -125,8 +121,7 @@ def _checkpoints_as_group(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @fact("policy.loaded", version=2, upcasters={1: _checkpoints_as_group})
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class PolicyLoaded(Payload):
+class PolicyLoaded(Payload, frozen=True, kw_only=True):
     """A policy chain takes effect.
 
     Args:
@@ -142,12 +137,11 @@ class PolicyLoaded(Payload):
     text: str
     digest: str
     chain: tuple[ChainEntry, ...]
-    declared: Declared = attrs.field(factory=Declared)
+    declared: Declared = msgspec.field(default_factory=Declared)
     rules: tuple[dict[str, Any], ...] = ()
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class Terms(Payload):
+class Terms(Payload, frozen=True, kw_only=True):
     """Details of a plan beyond its kind; the defaults are those of a plain restart.
 
     Args:
@@ -195,8 +189,7 @@ class Terms(Payload):
 
 
 @decision("policy.considered")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class PolicyConsidered(Payload):
+class PolicyConsidered(Payload, frozen=True, kw_only=True):
     """A policy of the chain was asked.
 
     Args:
@@ -236,8 +229,7 @@ class PolicyConsidered(Payload):
 
 
 @decision("plan.applied")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class PlanApplied(Payload):
+class PlanApplied(Payload, frozen=True, kw_only=True):
     """Every order of a plan that leaves the processes in place was answered.
 
     Args:
@@ -250,8 +242,7 @@ class PlanApplied(Payload):
 
 
 @decision("alert.raised", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class AlertRaised(Payload):
+class AlertRaised(Payload, frozen=True, kw_only=True):
     """An alert to send; no recovery waits for it.
 
     Args:
@@ -266,8 +257,7 @@ class AlertRaised(Payload):
 
 
 @fact("alert.sent", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class AlertSent(Payload):
+class AlertSent(Payload, frozen=True, kw_only=True):
     """The result of sending an alert.
 
     Args:
@@ -282,8 +272,7 @@ class AlertSent(Payload):
 
 
 @fact("ability.declared")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class AbilityDeclared(Payload):
+class AbilityDeclared(Payload, frozen=True, kw_only=True):
     """The abilities of a part of the job, beyond starting and stopping processes.
 
     Args:
@@ -296,8 +285,7 @@ class AbilityDeclared(Payload):
 
 
 @fact("policy.answered")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class PolicyAnswered(Payload):
+class PolicyAnswered(Payload, frozen=True, kw_only=True):
     """The answer of an external policy; it becomes a verdict like any other.
 
     Args:
@@ -322,8 +310,7 @@ class PolicyAnswered(Payload):
 
 
 @fact("policy.faulted")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class PolicyFaulted(Payload):
+class PolicyFaulted(Payload, frozen=True, kw_only=True):
     """An external policy raised an exception, timed out or returned an invalid answer; it counts as a pass.
 
     Args:

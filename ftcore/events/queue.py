@@ -5,13 +5,11 @@ is the first of the second epoch. A *reader* is a rank that takes shards of the 
 a sequence, and its position in it is a number of whole shards and of samples of the next one.
 """
 
-import attrs
-
+from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
 
 
-@attrs.frozen(kw_only=True)
-class QueueSpec:
+class QueueSpec(Payload, frozen=True, kw_only=True):
     """What a queue consists of.
 
     Args:
@@ -31,8 +29,7 @@ class QueueSpec:
     shuffle: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class QueueMark:
+class QueueMark(Payload, frozen=True, kw_only=True):
     """How far a reader was after a step.
 
     Args:
@@ -48,8 +45,7 @@ class QueueMark:
     rate: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class ReaderReport:
+class ReaderReport(Payload, frozen=True, kw_only=True):
     """What a reader reports.
 
     Args:
@@ -65,8 +61,7 @@ class ReaderReport:
     closed: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class DataLease:
+class DataLease(Payload, frozen=True, kw_only=True):
     """Consecutive data shards for one reader.
 
     Args:
@@ -85,8 +80,7 @@ class DataLease:
 
 
 @fact("queue.opened")
-@attrs.frozen(kw_only=True)
-class QueueOpened:
+class QueueOpened(Payload, frozen=True, kw_only=True):
     """Readers of a node begin to take data shards of a queue in a round.
 
     Args:
@@ -109,8 +103,7 @@ class QueueOpened:
 
 
 @fact("queue.reported")
-@attrs.frozen(kw_only=True)
-class QueueReported:
+class QueueReported(Payload, frozen=True, kw_only=True):
     """Readers of a node report how far they are, and what they want; many steps and shards in one event.
 
     Args:
@@ -129,8 +122,7 @@ class QueueReported:
 
 
 @decision("queue.leased")
-@attrs.frozen(kw_only=True)
-class QueueLeased:
+class QueueLeased(Payload, frozen=True, kw_only=True):
     """Data shards are leased to readers, for this round.
 
     Args:
@@ -146,8 +138,7 @@ class QueueLeased:
     over: tuple[int, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
-class UnsureReader:
+class UnsureReader(Payload, frozen=True, kw_only=True):
     """A reader of which it is not known how far it was.
 
     Args:
@@ -160,8 +151,7 @@ class UnsureReader:
 
 
 @decision("queue.returned")
-@attrs.frozen(kw_only=True)
-class QueueReturned:
+class QueueReturned(Payload, frozen=True, kw_only=True):
     """A round continues after a step: data shards that were not used up by then are to do again.
 
     Args:
@@ -186,8 +176,7 @@ class QueueReturned:
 
 
 @decision("queue.refused")
-@attrs.frozen(kw_only=True)
-class QueueRefused:
+class QueueRefused(Payload, frozen=True, kw_only=True):
     """What readers of a node reported does not count.
 
     Args:
@@ -206,8 +195,7 @@ class QueueRefused:
 
 
 @decision("queue.epoch_ended")
-@attrs.frozen(kw_only=True)
-class QueueEpochEnded:
+class QueueEpochEnded(Payload, frozen=True, kw_only=True):
     """All data shards of an epoch are done.
 
     Args:

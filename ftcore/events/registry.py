@@ -32,7 +32,7 @@ class EventType:
         version: the schema version that this ftcore writes.
         kind: fact or decision.
         ignorable: whether a reader that does not know the type may skip the event.
-        payload: the attrs class of ``Event.data``.
+        payload: the class of ``Event.data``.
         upcasters: by the version that they read; each returns the fields of the next version.
     """
 
@@ -70,14 +70,14 @@ def _register(
 def fact(
     name: str, *, version: int = 1, ignorable: bool = False, upcasters: Mapping[int, Upcaster] | None = None
 ) -> Callable[[type[C]], type[C]]:
-    """Declare an attrs class as the payload of a fact."""
+    """Declare a class as the payload of a fact."""
     return _register(Kind.FACT, name, version, ignorable, upcasters or {})
 
 
 def decision(
     name: str, *, version: int = 1, ignorable: bool = False, upcasters: Mapping[int, Upcaster] | None = None
 ) -> Callable[[type[C]], type[C]]:
-    """Declare an attrs class as the payload of a decision."""
+    """Declare a class as the payload of a decision."""
     return _register(Kind.DECISION, name, version, ignorable, upcasters or {})
 
 

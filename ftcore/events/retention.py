@@ -3,15 +3,12 @@
 The state of a job does not depend on them; they are for operators.
 """
 
-import attrs
-
 from ftcore.events.payload import Payload
 from ftcore.events.registry import fact
 
 
 @fact("archive.extended", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class ArchiveExtended(Payload):
+class ArchiveExtended(Payload, frozen=True, kw_only=True):
     """Events were archived and removed from the live log.
 
     Args:
@@ -26,8 +23,7 @@ class ArchiveExtended(Payload):
 
 
 @fact("archive.failed", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class ArchiveFailed(Payload):
+class ArchiveFailed(Payload, frozen=True, kw_only=True):
     """The archive is unavailable; no event is removed from the live log meanwhile.
 
     Args:
@@ -40,8 +36,7 @@ class ArchiveFailed(Payload):
 
 
 @fact("space.ran_low", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class SpaceRanLow(Payload):
+class SpaceRanLow(Payload, frozen=True, kw_only=True):
     """The log's store is full or nearly full; progress samples are not recorded until it has space again.
 
     Args:
@@ -56,8 +51,7 @@ class SpaceRanLow(Payload):
 
 
 @fact("space.recovered", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class SpaceRecovered(Payload):
+class SpaceRecovered(Payload, frozen=True, kw_only=True):
     """The log's store has space again.
 
     Args:

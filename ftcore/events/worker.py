@@ -1,6 +1,6 @@
 """Events of workers, reported by their agent: for all workers of a node, or for a failed one."""
 
-import attrs
+import msgspec
 
 from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
@@ -9,8 +9,7 @@ EVIDENCE_BYTES_MAX = 4096
 """Raw evidence in one event; the rest stays in the worker's log files on its node."""
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorkerError(Payload):
+class WorkerError(Payload, frozen=True, kw_only=True):
     """Contents of a worker's error file (``TORCHELASTIC_ERROR_FILE``, written by ``@record`` or by ftcore's own hook).
 
     Args:
@@ -24,8 +23,7 @@ class WorkerError(Payload):
     timestamp: int | None = None
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class StepTimes(Payload):
+class StepTimes(Payload, frozen=True, kw_only=True):
     """The last steps of a worker before a fault.
 
     Args:
@@ -44,8 +42,7 @@ class StepTimes(Payload):
 
 
 @fact("workers.started")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorkersStarted(Payload):
+class WorkersStarted(Payload, frozen=True, kw_only=True):
     """All workers of a node's slice run.
 
     Args:
@@ -68,8 +65,7 @@ class WorkersStarted(Payload):
 
 
 @fact("workers.stepped")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorkersStepped(Payload):
+class WorkersStepped(Payload, frozen=True, kw_only=True):
     """Every worker of the node completed its first step of the round.
 
     Args:
@@ -90,8 +86,7 @@ class WorkersStepped(Payload):
 
 
 @fact("worker.failed")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorkerFailed(Payload):
+class WorkerFailed(Payload, frozen=True, kw_only=True):
     """A worker ended with a non-zero exit code, or by a signal that ftcore did not send.
 
     Args:
@@ -127,8 +122,7 @@ class WorkerFailed(Payload):
 
 
 @fact("workers.stopped")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorkersStopped(Payload):
+class WorkersStopped(Payload, frozen=True, kw_only=True):
     """No worker of the round or of an earlier one runs on the node any more.
 
     Args:
@@ -151,8 +145,7 @@ class WorkersStopped(Payload):
 
 
 @fact("workers.finished")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorkersFinished(Payload):
+class WorkersFinished(Payload, frozen=True, kw_only=True):
     """All workers of the node ended with exit code 0.
 
     Args:
@@ -169,8 +162,7 @@ class WorkersFinished(Payload):
 
 
 @fact("workers.unstartable")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorkersUnstartable(Payload):
+class WorkersUnstartable(Payload, frozen=True, kw_only=True):
     """The agent could not start its workers; those that had started were stopped.
 
     Args:
@@ -208,8 +200,7 @@ DISRUPTIVE = (MAINTENANCE, STORAGE_AWAY)
 
 
 @fact("fault.observed")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class FaultObserved(Payload):
+class FaultObserved(Payload, frozen=True, kw_only=True):
     """Evidence of a fault other than the end of a process.
 
     Args:
@@ -239,14 +230,13 @@ class FaultObserved(Payload):
     message: str = ""
     step: int | None = None
     absolute: bool = False
-    values: dict[str, float] = attrs.field(factory=dict)
+    values: dict[str, float] = msgspec.field(default_factory=dict)
     last: tuple[StepTimes, ...] = ()
     phase: str = ""
 
 
 @fact("disruption.ended")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class DisruptionEnded(Payload):
+class DisruptionEnded(Payload, frozen=True, kw_only=True):
     """What ``fault.observed`` reported as a disruption is over.
 
     Args:
@@ -267,8 +257,7 @@ KERNEL_RANK = -1
 
 
 @fact("log.matched", ignorable=True)
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class LogMatched(Payload):
+class LogMatched(Payload, frozen=True, kw_only=True):
     """A rule matched lines of a worker's output or of the kernel log; training may continue.
 
     Args:
@@ -292,8 +281,7 @@ class LogMatched(Payload):
     count: int = 1
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class RankState(Payload):
+class RankState(Payload, frozen=True, kw_only=True):
     """Ranks that are in the same state while no step is completed.
 
     Times are seconds. Of several ranks ``still_s``, ``held_s``, ``silent_s`` and ``ends_s`` are the smallest, so that
@@ -356,8 +344,7 @@ class RankState(Payload):
     loader: str = ""
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class Cut(Payload):
+class Cut(Payload, frozen=True, kw_only=True):
     """A node whose workers get no answer from another node of the world: its kernel keeps retransmitting.
 
     Args:
@@ -378,8 +365,7 @@ class Cut(Payload):
 
 
 @fact("workers.stood")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorkersStood(Payload):
+class WorkersStood(Payload, frozen=True, kw_only=True):
     """No step is completed; the states of all ranks of the round, as their agents found them.
 
     Args:
@@ -394,8 +380,7 @@ class WorkersStood(Payload):
 
 
 @fact("workers.went_on")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorkersWentOn(Payload):
+class WorkersWentOn(Payload, frozen=True, kw_only=True):
     """Steps are completed again without intervention.
 
     Args:
@@ -408,8 +393,7 @@ class WorkersWentOn(Payload):
 
 
 @decision("standstill.judged")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class StandstillJudged(Payload):
+class StandstillJudged(Payload, frozen=True, kw_only=True):
     """The verdict on a standstill.
 
     Args:

@@ -2,8 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import attrs
-
 from ftcore.events.checkpoint import Resume
 from ftcore.events.payload import Payload
 from ftcore.events.registry import decision, fact
@@ -31,8 +29,7 @@ class Member(NamedTuple):
 
 
 @fact("store.opened")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class StoreOpened(Payload):
+class StoreOpened(Payload, frozen=True, kw_only=True):
     """A TCPStore for the next round is open.
 
     Args:
@@ -53,8 +50,7 @@ class StoreOpened(Payload):
 
 
 @fact("store.failed")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class StoreFailed(Payload):
+class StoreFailed(Payload, frozen=True, kw_only=True):
     """A round's TCPStore could not be opened, or has ended.
 
     Args:
@@ -73,8 +69,7 @@ class StoreFailed(Payload):
 
 
 @decision("round.planned")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class RoundPlanned(Payload):
+class RoundPlanned(Payload, frozen=True, kw_only=True):
     """No worker of the previous round runs any more: the next round can form.
 
     Args:
@@ -97,8 +92,7 @@ def _members_as_arrays(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @decision("world.members", version=2, upcasters={1: _members_as_arrays})
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorldMembers(Payload):
+class WorldMembers(Payload, frozen=True, kw_only=True):
     """Members of the world that the following ``world.formed`` completes, at most ``MEMBERS_PER_EVENT`` of them.
 
     Args:
@@ -113,8 +107,7 @@ class WorldMembers(Payload):
     buddies: tuple[tuple[int, ...], ...] = ()
 
 
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorldBatch(Payload):
+class WorldBatch(Payload, frozen=True, kw_only=True):
     """The global batch of a world, computed from the job's ``BatchSpec``.
 
     Args:
@@ -133,8 +126,7 @@ class WorldBatch(Payload):
 
 
 @decision("world.formed")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class WorldFormed(Payload):
+class WorldFormed(Payload, frozen=True, kw_only=True):
     """The membership of a round is fixed; the preceding ``world.members`` of the same group list it.
 
     Args:
@@ -166,8 +158,7 @@ class WorldFormed(Payload):
 
 
 @decision("round.started")
-@attrs.frozen(kw_only=True, repr=False, eq=False)
-class RoundStarted(Payload):
+class RoundStarted(Payload, frozen=True, kw_only=True):
     """Every member's workers run.
 
     Args:

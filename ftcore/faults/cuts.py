@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import attrs
+import msgspec
 
 from ftcore.events.worker import Cut
 
@@ -96,7 +97,7 @@ def _merged(known: Cut | None, node: str, peer: str, unanswered: Unanswered) -> 
             retries=unanswered.retries,
             ranks=unanswered.ranks,
         )
-    return attrs.evolve(
+    return msgspec.structs.replace(
         known,
         connections=known.connections + unanswered.connections,
         silent_s=max(known.silent_s, unanswered.silent_s),

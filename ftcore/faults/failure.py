@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
+import msgspec
 
 from ftcore.events.envelope import Event
 from ftcore.events.worker import FaultObserved, StepTimes, WorkerFailed
@@ -204,6 +205,6 @@ def failures_json(
 
 
 def _fields(failure: Failure) -> dict[str, Any]:
-    fields = attrs.asdict(failure)
+    fields = msgspec.to_builtins(failure)
     times = timestamp_fields("time", failure.time) | timestamp_fields("raised", failure.raised)
     return {name: value for name, value in fields.items() if name not in ("time", "raised")} | times

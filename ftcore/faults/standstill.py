@@ -48,6 +48,7 @@ from types import MappingProxyType
 from typing import Any
 
 import attrs
+import msgspec
 
 from ftcore.events.worker import Cut, RankState
 from ftcore.faults.cuts import describe
@@ -158,7 +159,7 @@ def _combine(one: RankState, other: RankState) -> RankState:
     inside = [group.section_s for group in (one, other) if group.section_s is not None]
     limits = [group.limit_s for group in (one, other) if group.limit_s is not None]
     same_call = (one.group, one.call) == (other.group, other.call)
-    return attrs.evolve(
+    return msgspec.structs.replace(
         one,
         ranks=tuple(sorted({*one.ranks, *other.ranks}))[:RANKS_NAMED_MAX],
         count=one.count + other.count,
@@ -222,7 +223,7 @@ def judge(
 def _declared(group: RankState, limits: Mapping[str, float]) -> RankState:
     """The same ranks with the policy file's limit of their section; the script's own one comes first."""
     limit_s = limits.get(group.section) if not group.declared else None
-    return group if limit_s is None else attrs.evolve(group, limit_s=limit_s, declared=True)
+    return group if limit_s is None else msgspec.structs.replace(group, limit_s=limit_s, declared=True)
 
 
 def _stopped(groups: Sequence[RankState], timing: Timing) -> StandstillAssessment | None:

@@ -240,7 +240,7 @@ def with_rules(loaded: PolicyLoaded, items: Sequence[Any], origin: str) -> Polic
         extra_rules(rules, "rules")
     except UsageError as error:
         raise UsageError(f"the rules of {origin} conflict with those of {loaded.source}: {error}") from error
-    return attrs.evolve(loaded, source=f"{loaded.source} with rules of {origin}", rules=rules)
+    return msgspec.structs.replace(loaded, source=f"{loaded.source} with rules of {origin}", rules=rules)
 
 
 # -- asking -----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from typing import Any
 
 import attrs
+import msgspec
 
 from ftcore.events.envelope import Event
 from ftcore.events.incident import Fault, IncidentExhausted, IncidentResolved
@@ -107,7 +108,7 @@ class Incident:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; times as ``wording.timestamp_fields`` writes them."""
-        fields = attrs.asdict(self)
+        fields = msgspec.to_builtins(self)
         fields["failures"] = [_with_timestamps(failure, "raised", "time") for failure in fields["failures"]]
         return {
             ("class" if key == "cls" else key): value

@@ -7,6 +7,7 @@ all rounds, so what two readers have both used, or what the fold takes for done 
 from typing import Any, Final
 
 import attrs
+import msgspec
 
 from ftcore.events.envelope import Event
 from ftcore.events.queue import (
@@ -198,7 +199,10 @@ def _to_json(ledger: _Ledger, state: JobState, name: str) -> dict[str, Any]:
     uses = _uses(ledger)
     used = merged(uses)
     return {
-        **{("data_shards" if key == "shards" else key): value for key, value in attrs.asdict(ledger.spec).items()},
+        **{
+            ("data_shards" if key == "shards" else key): value
+            for key, value in msgspec.structs.asdict(ledger.spec).items()
+        },
         "epochs": [attrs.asdict(each) for each in _epochs(ledger.spec, used)],
         "returned": [attrs.asdict(each) for each in ledger.returned],
         "refused": ledger.refused,

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TypeAlias
 
 import attrs
+import msgspec
 
 from ftcore.events.queue import DataLease, QueueMark, QueueSpec, UnsureReader
 from ftcore.sample_ranges import SampleRange, merged, without
@@ -238,7 +239,7 @@ def cut_at(queue: QueueState, step: int) -> tuple[QueueCut, list[UnsureReader]]:
                 if offset > offsets.get(place, 0):
                     offsets[place] = offset
             if doubt is not None:
-                unsure.append(attrs.evolve(doubt, rank=rank))
+                unsure.append(msgspec.structs.replace(doubt, rank=rank))
     ranges = merged(done)
     left = {place: offset for place, offset in sorted(offsets.items()) if not is_in(ranges, place)}
     return QueueCut(done=ranges, offsets=left), unsure
@@ -396,14 +397,14 @@ def mark(queue: QueueState, reader: QueueReader, new: QueueMark) -> list[SampleR
     done = min(new.done, reader.leased)
     if new.step < last.step or done < last.done:
         return []
-    new = attrs.evolve(new, done=done)
+    new = msgspec.structs.replace(new, done=done)
     continues = new.rate >= 0 and new.rate == last.rate and len(reader.marks) > 1
     if (new.step == last.step or continues) and len(reader.marks) > 1:
         reader.marks[-1] = new
     else:
         reader.marks.append(new)
     if len(reader.marks) > MARKS_MAX:
-        reader.marks[1:3] = [attrs.evolve(reader.marks[2], rate=-1)]
+        reader.marks[1:3] = [msgspec.structs.replace(reader.marks[2], rate=-1)]
     places = used_between(reader, last.done, done)
     for first, after in places:
         for epoch in range(first // queue.spec.shards, (after - 1) // queue.spec.shards + 1):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
+import msgspec
 
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobSpec
@@ -151,7 +152,7 @@ def _variants(options: Mapping[str, Option]) -> Iterator[dict[str, Any]]:
 def _recorded() -> tuple[Moment, ...]:
     """Moments in which simulated jobs asked their chain: the states before each verdict."""
     chain = tuple(map(default_entry, _ALL_POLICIES))
-    loaded = attrs.evolve(default_chain(), source="test", chain=chain)
+    loaded = msgspec.structs.replace(default_chain(), source="test", chain=chain)
     found: dict[bytes, Moment] = {}
     for abilities in ((), tuple(Ability)):
         for history in _HISTORIES:
@@ -205,7 +206,7 @@ def _read_as(state: bytes, kind: str, cls: str, detail: str) -> bytes:
     job.incident.kind = kind
     named = next(iter(job.membership.nodes), "") if detail in ("drain", "evict") else ""
     nodes = ((named,) if named else ()) if kind in ("request", "opportunity") else job.incident.fault.nodes
-    job.incident.fault = attrs.evolve(
+    job.incident.fault = msgspec.structs.replace(
         job.incident.fault, cls=cls, detail=detail or job.incident.fault.detail, nodes=nodes
     )
     if kind == "request":

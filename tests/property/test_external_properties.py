@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import attrs
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -116,7 +116,7 @@ def test_no_answer_breaks_a_job(verdicts: list[Any], troubles: list[str], able: 
     spec = JobSpec(argv=("train.py",), nodes_min=wanted, nodes_max=3)
     job = JobDriver(
         spec=spec,
-        policy=attrs.evolve(default, chain=chain),
+        policy=msgspec.structs.replace(default, chain=chain),
         abilities=tuple(Ability) if able else (),
         external={"drawn": Drawn(verdicts)},
     )

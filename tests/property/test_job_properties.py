@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-import attrs
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -58,7 +58,7 @@ def chain(data: st.DataObject, budget: int) -> PolicyLoaded:
         if name == "process_restart":
             entry.options["max_restarts"] = budget
         entries.append(entry)
-    return attrs.evolve(default_chain(), source="any", chain=tuple(entries))
+    return msgspec.structs.replace(default_chain(), source="any", chain=tuple(entries))
 
 
 class Job(RuleBasedStateMachine):

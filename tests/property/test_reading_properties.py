@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import attrs
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -122,7 +122,7 @@ def play(driver: JobDriver, what: str, count: int) -> None:
         driver.own(CheckpointCommitted(round=world.round, step=driver.step, seconds=count / 4))
     elif what == "relative":
         for node in driver.state.membership.alive():
-            driver.say(node.node, attrs.evolve(stepped(node, driver.step), absolute=False))
+            driver.say(node.node, msgspec.structs.replace(stepped(node, driver.step), absolute=False))
     elif what == "spike":
         driver.observe(world.members[0].node, "loss-spike")
         driver.settle()

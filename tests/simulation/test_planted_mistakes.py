@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 
 from ftcore.commands import PLATFORM, ReplaceNodes
@@ -60,7 +61,7 @@ KEPT_SMALL: Focus = {
 SPIKES: Focus = {"faults": (SPIKE, "worker_kill"), "every_s": 3.0, "total": 10_000, "checkpoint_every": 5}
 SPEC = draw(0).spec
 PAUSES: Focus = {
-    "spec": attrs.evolve(SPEC, timing=attrs.evolve(SPEC.timing, **SOON)),
+    "spec": msgspec.structs.replace(SPEC, timing=attrs.evolve(SPEC.timing, **SOON)),
     "faults": (),
     "step_s": 0.1,
     "total": 10_000,
@@ -88,7 +89,7 @@ REQUESTS: Focus = {
 }
 
 REGISTERED: Focus = {
-    "spec": attrs.evolve(SPEC, checkpoints="simulated"),
+    "spec": msgspec.structs.replace(SPEC, checkpoints="simulated"),
     "layout": SHARDED,
     "slots": 2,
     "faults": ("worker_kill",),
@@ -320,7 +321,7 @@ def ranks_that_do_the_same_count_as_still_as_long_as_they_do_it(monkeypatch: pyt
     monkeypatch.setattr(
         standstill,
         "_combine",
-        lambda one, other: attrs.evolve(combine(one, other), still_s=min(one.held_s, other.held_s)),
+        lambda one, other: msgspec.structs.replace(combine(one, other), still_s=min(one.held_s, other.held_s)),
     )
 
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
+import msgspec
 
 from ftcore.errors import UsageError
 from ftcore.events.codec import digest_of
@@ -144,8 +145,10 @@ def with_grace(loaded: PolicyLoaded, grace_s: int) -> PolicyLoaded:
             changed["grace"] = grace_s
             if 0 < changed.get("patience", 0) < grace_s:
                 changed["patience"] = grace_s  # otherwise the wait for a node ends before the workers are stopped
-        chain.append(attrs.evolve(entry, options=changed))
-    return attrs.evolve(loaded, source=f"{loaded.source} with --shutdown-timeout {grace_s}", chain=tuple(chain))
+        chain.append(msgspec.structs.replace(entry, options=changed))
+    return msgspec.structs.replace(
+        loaded, source=f"{loaded.source} with --shutdown-timeout {grace_s}", chain=tuple(chain)
+    )
 
 
 def with_max_restarts(loaded: PolicyLoaded, max_restarts: int) -> PolicyLoaded:
@@ -157,12 +160,12 @@ def with_max_restarts(loaded: PolicyLoaded, max_restarts: int) -> PolicyLoaded:
     if not having(loaded.chain, Trait.RESTARTS):
         raise UsageError(f"--max-restarts has no effect: the chain of {loaded.source} has no process_restart")
     chain = tuple(
-        attrs.evolve(entry, options={**entry.options, traits_of(entry.policy).budget: max_restarts})
+        msgspec.structs.replace(entry, options={**entry.options, traits_of(entry.policy).budget: max_restarts})
         if has(entry, Trait.RESTARTS)
         else entry
         for entry in loaded.chain
     )
-    return attrs.evolve(loaded, source=f"{loaded.source} with --max-restarts {max_restarts}", chain=chain)
+    return msgspec.structs.replace(loaded, source=f"{loaded.source} with --max-restarts {max_restarts}", chain=chain)
 
 
 def parse(
@@ -210,7 +213,7 @@ def preset(name: str) -> PolicyLoaded:
         UsageError: unknown preset.
     """
     if name == presets.DEFAULT:
-        return attrs.evolve(default_chain(), source=f"preset {name}")
+        return msgspec.structs.replace(default_chain(), source=f"preset {name}")
     if name not in presets.names():
         raise UsageError(f"unknown preset {short(name)}{did_you_mean(name, presets.names())}")
     problems = Problems(f"preset {name}")
@@ -303,7 +306,7 @@ def _read_job(node: Node | None, problems: Problems) -> Declared:
     if every is not None and steps < 1:
         problems.add(every.line, f"job: checkpoint_every: found {found(every)}; expected a whole number from 1")
     able = usable_abilities(abilities)
-    return attrs.evolve(
+    return msgspec.structs.replace(
         replicas,
         abilities=able,
         unsupported=tuple(ability for ability in abilities if ability not in able),

@@ -7,6 +7,7 @@ ignore invalid entries, so that an error is not reported twice.
 from collections.abc import Mapping, Sequence
 
 import attrs
+import msgspec
 
 from ftcore.events.policy import ChainEntry, Declared
 from ftcore.events.worker import CURVES
@@ -118,7 +119,7 @@ def read_chain(node: Node, context: ChainContext, problems: Problems, *, require
         line = next(read.line for read in sound if read.entry is not None and read.entry.policy == clash.policy)
         problems.add(line, f"{clash.policy}: {clash.text}")
     known = (read.entry for read in entries if read.entry is not None)
-    return tuple(attrs.evolve(entry, required=entry.required and required) for entry in known)
+    return tuple(msgspec.structs.replace(entry, required=entry.required and required) for entry in known)
 
 
 def _read_entry(item: Node, context: ChainContext, problems: Problems) -> _EntryRead:
@@ -148,7 +149,7 @@ def _read_entry(item: Node, context: ChainContext, problems: Problems) -> _Entry
             problems.add(item.line, f"chain: {name}, from {known.origin}, cannot be used: {known.error}")
             return _EntryRead(line=item.line, entry=None)
         needs = tuple(map(str, known.needs))
-        fresh = attrs.evolve(fresh, external=known.origin, kinds=tuple(known.kinds), needs=needs)
+        fresh = msgspec.structs.replace(fresh, external=known.origin, kinds=tuple(known.kinds), needs=needs)
     return _entry(fresh, item.line, options, context, problems)
 
 
@@ -170,7 +171,7 @@ def _not_indented(item: MappingNode, problems: Problems) -> tuple[str, Node] | N
 def _entry(base: ChainEntry, line: int, node: Node | None, context: ChainContext, problems: Problems) -> _EntryRead:
     """An entry with the options that the file sets; it is required unless the file marks it optional."""
     if node is None or is_null(node):
-        return _EntryRead(line=line, entry=attrs.evolve(base, required=True))
+        return _EntryRead(line=line, entry=msgspec.structs.replace(base, required=True))
     name, declared = base.policy, options_of(base.policy, context.external)
     given = mapping(node, name, (*declared, *COMMON_KEYS), problems)
     if given is None:
@@ -196,7 +197,7 @@ def _entry(base: ChainEntry, line: int, node: Node | None, context: ChainContext
         for key, text in broken_rules(BUILT_IN[name].options, certain, list(given)):
             problems.add(given[key].line if key else line, f"{name}: {text}")
     required = not (isinstance(optional, ScalarNode) and optional.value is True)
-    entry = attrs.evolve(base, options=values, faults=faults or (), required=required)
+    entry = msgspec.structs.replace(base, options=values, faults=faults or (), required=required)
     return _EntryRead(line=line, entry=entry, wrong=frozenset(wrong))
 
 

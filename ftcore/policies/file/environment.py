@@ -21,7 +21,7 @@ file.
 import re
 from collections.abc import Mapping, Sequence
 
-import attrs
+import msgspec
 
 from ftcore.errors import UsageError
 from ftcore.events.policy import ChainEntry, PolicyLoaded
@@ -95,7 +95,7 @@ def apply_switches(loaded: PolicyLoaded, text: str) -> PolicyLoaded:
         if name in switches:
             _switch(chain, name, switches[name])
     shown = ",".join(f"{name}:{int(on)}" for name, on in switches.items())
-    changed = attrs.evolve(loaded, chain=tuple(chain), source=f"{loaded.source} with {VARIABLE}={{{shown}}}")
+    changed = msgspec.structs.replace(loaded, chain=tuple(chain), source=f"{loaded.source} with {VARIABLE}={{{shown}}}")
     for entry in changed.chain if switches.get("TRE") else ():
         if entry.policy == POLICIES["TRE"]:
             for _, broken in broken_rules(BUILT_IN[entry.policy].options, entry.options, ()):
@@ -113,7 +113,7 @@ def with_implied(chain: Sequence[ChainEntry]) -> tuple[ChainEntry, ...]:
         return tuple(chain)
     changed = list(chain)
     required = any(entry.required for entry in causes)
-    changed.insert(_place(changed, implied), attrs.evolve(default_entry(implied), required=required))
+    changed.insert(_place(changed, implied), msgspec.structs.replace(default_entry(implied), required=required))
     return tuple(changed)
 
 
@@ -157,7 +157,7 @@ def _switch(chain: list[ChainEntry], name: str, on: bool) -> None:
     option = _RETRY_OPTIONS.get(name)
     here = [place for place, entry in enumerate(chain) if entry.policy == policy]
     if not here and on:
-        entry = attrs.evolve(default_entry(policy), required=True)
+        entry = msgspec.structs.replace(default_entry(policy), required=True)
         if option is not None:  # the other half of step_retry stays off unless its switch is set as well
             entry.options.update({half: half == option for half in _RETRY_OPTIONS.values()})
         chain.insert(_place(chain, policy), entry)
@@ -165,10 +165,10 @@ def _switch(chain: list[ChainEntry], name: str, on: bool) -> None:
     for place in reversed(here):
         entry = chain[place]
         if option is not None:
-            entry = attrs.evolve(entry, options={**entry.options, option: on}, required=entry.required or on)
+            entry = msgspec.structs.replace(entry, options={**entry.options, option: on}, required=entry.required or on)
             on_at_all = any(entry.options[half] for half in _RETRY_OPTIONS.values())
         else:
-            entry, on_at_all = attrs.evolve(entry, required=True), on
+            entry, on_at_all = msgspec.structs.replace(entry, required=True), on
         if on_at_all:
             chain[place] = entry
         else:

@@ -139,8 +139,8 @@ class Agent:
             on_lookup=lambda led: self._core.looked_up(self._now(), led),
             on_leaderless=self._leaderless,
         )
-        joined = config.joined(incarnation, self._host, self._checker, self._checkpoints)
-        self._do(self._core.begin(attrs.evolve(joined, warms=self._warmer is not None)))
+        warms = self._warmer is not None
+        self._do(self._core.begin(config.joined(incarnation, self._host, self._checker, self._checkpoints, warms)))
         self._checkpoints.joined()
 
     async def run(self) -> Outcome:

@@ -77,7 +77,7 @@ class AgentConfig:
     writes_output: bool = True
 
     def joined(
-        self, incarnation: str, host: Host, checker: "NodeChecker | None", checkpoints: NodeCheckpoints
+        self, incarnation: str, host: Host, checker: "NodeChecker | None", checkpoints: NodeCheckpoints, warms: bool
     ) -> NodeJoined:
         """The fact that an incarnation of the agent joins.
 
@@ -86,6 +86,7 @@ class AgentConfig:
             host: its machine.
             checker: checks the node; None: there are no checks.
             checkpoints: what the node holds of the job's state.
+            warms: it prepares interpreters, and reports when one is ready.
         """
         spec = self.submission.spec
         log, shards = checkpoints.prepared()
@@ -106,6 +107,7 @@ class AgentConfig:
             copies_port=checkpoints.copies_port,
             log=log,
             shards=shards,
+            warms=warms,
         )
 
     def launch(self, round_: Round, part: Slice, log_id: str) -> Launch:

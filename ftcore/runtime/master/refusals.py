@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 import attrs
+import msgspec
 
 from ftcore.events.caller import CallerRefused
 from ftcore.ids import seconds
@@ -71,6 +72,6 @@ class Refusals:
                 continue
             again = quiet < 2 * seconds(PAUSE_S[1])
             kind.pause_s = min(2 * kind.pause_s, PAUSE_S[1]) if again else PAUSE_S[0]
-            self._record(attrs.evolve(kind.last, count=kind.count, peers=len(kind.peers)))
+            self._record(msgspec.structs.replace(kind.last, count=kind.count, peers=len(kind.peers)))
             kind.recorded_at, kind.count = now, 0
             kind.peers.clear()

@@ -8,6 +8,7 @@ import random
 from typing import Any, Final
 
 import attrs
+import msgspec
 
 from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
@@ -177,7 +178,7 @@ class SimOptions:
     def loaded(self) -> PolicyLoaded:
         """The chain, with the declared abilities of the script."""
         names = (name for source, given in self.abilities if source != PLATFORM for name in given)
-        return attrs.evolve(self.policy, declared=Declared(abilities=tuple(dict.fromkeys(names))))
+        return msgspec.structs.replace(self.policy, declared=Declared(abilities=tuple(dict.fromkeys(names))))
 
     @property
     def harmless(self) -> bool:
@@ -246,7 +247,7 @@ def _spec(chance: random.Random, shape: random.Random, nodes: int | None, switch
     )
     order_by = SWITCH if switches and shape.random() < 0.6 else ""
     spec = JobSpec(argv=("train.py",), nodes_min=nodes_min, nodes_max=wanted, order_by=order_by, timing=timing)
-    return attrs.evolve(spec, **_sizes(shape, spec))
+    return msgspec.structs.replace(spec, **_sizes(shape, spec))
 
 
 def _faults(chance: random.Random, shape: random.Random, switches: int) -> tuple[str, ...]:
@@ -268,7 +269,7 @@ def _with_others(options: SimOptions) -> SimOptions:
         chain = (entry, *(other for other in chain if other.policy != "alert"))
     if chance.random() < 0.2:
         chain = (ChainEntry(policy=ADVICE, options={}, external="simulated 1.0"), *chain)
-    return attrs.evolve(options, policy=attrs.evolve(options.policy, chain=chain))
+    return attrs.evolve(options, policy=msgspec.structs.replace(options.policy, chain=chain))
 
 
 def _with_departures(options: SimOptions) -> SimOptions:
@@ -285,7 +286,7 @@ def _with_departures(options: SimOptions) -> SimOptions:
         faults=(*others, *(DEPARTURE for _ in range(1 + len(others) // 2))),
         every_s=max(options.every_s, 8.0),
         safety_s=max(options.safety_s, 60.0),
-        policy=attrs.evolve(options.policy, chain=chain),
+        policy=msgspec.structs.replace(options.policy, chain=chain),
         abilities=(("platform", platform), *(given for given in options.abilities if given[0] != "platform")),
         total=10_000,
     )
@@ -297,7 +298,7 @@ def _with_pauses(options: SimOptions) -> SimOptions:
     if chance.random() < 0.8:
         return options
     hangs = chance.random() < 0.5 and not options.harmless and "worker_hang" not in options.faults
-    spec = attrs.evolve(options.spec, timing=attrs.evolve(options.spec.timing, **SOON))
+    spec = msgspec.structs.replace(options.spec, timing=attrs.evolve(options.spec.timing, **SOON))
     return attrs.evolve(
         options,
         spec=spec,
@@ -323,7 +324,7 @@ def _with_spikes(options: SimOptions) -> SimOptions:
     declared = ("training", (str(Ability.ROLLBACK), str(Ability.SKIP)))
     return attrs.evolve(
         options,
-        policy=attrs.evolve(options.policy, chain=(entry, *chain)),
+        policy=msgspec.structs.replace(options.policy, chain=(entry, *chain)),
         abilities=(*options.abilities, declared),
     )
 
@@ -340,7 +341,7 @@ def _with_maintenance(options: SimOptions) -> SimOptions:
     return attrs.evolve(
         options,
         faults=(*options.faults, MAINTENANCE),
-        policy=attrs.evolve(options.policy, chain=(entry, *chain)),
+        policy=msgspec.structs.replace(options.policy, chain=(entry, *chain)),
         abilities=(platform, *(given for given in options.abilities if given[0] != PLATFORM)),
         watched=options.watched or chance.choice(("names", "processes")),
         capable=True,
@@ -357,7 +358,7 @@ def _with_state(options: SimOptions) -> SimOptions:
     url = "simulated" if chance.random() < 0.8 else ""
     return attrs.evolve(
         options,
-        spec=attrs.evolve(options.spec, checkpoints=url),
+        spec=msgspec.structs.replace(options.spec, checkpoints=url),
         layout=chance.choice(LAYOUTS),
         faults=(*options.faults, *faults),
         storage_stays=chance.random() < 0.3,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-import attrs
+import msgspec
 
 from ftcore.engine.operator_requests import ABOUT_NODES
 from ftcore.errors import FtcoreError
@@ -95,7 +95,7 @@ class People:
     def stranger(self) -> str:
         """Connect to a master with invalid or foreign frames."""
         address = self._chance.choice(sorted(self._sim.board.listeners) or [""])
-        spec = attrs.evolve(self._sim.options.spec, argv=("other.py",))
+        spec = msgspec.structs.replace(self._sim.options.spec, argv=("other.py",))
         hello = make_hello(
             job=self._chance.choice(("job", "other")),
             node="stranger",

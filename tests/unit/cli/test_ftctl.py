@@ -5,6 +5,7 @@ import json
 import re
 import time
 
+import msgspec
 import pytest
 from ftctl_logs import archive, driven, run_json
 
@@ -271,9 +272,6 @@ def test_verify_agrees_with_an_honest_log(store, capsys):
 
 def test_verify_finds_an_altered_decision(tmp_path, capsys):
     """Exit 1 with the seq and the difference, in words and in JSON."""
-    import attrs
-    import msgspec
-
     from ftcore.testing.logs import rewrite_archive
 
     archive(tmp_path / "a.ftlog", driven().events)
@@ -284,7 +282,7 @@ def test_verify_finds_an_altered_decision(tmp_path, capsys):
     def change(event: Event) -> Event:
         if event.seq != seqs[0]:
             return event
-        return msgspec.structs.replace(event, data=attrs.evolve(event.data, grace_s=77.0))
+        return msgspec.structs.replace(event, data=msgspec.structs.replace(event.data, grace_s=77.0))
 
     rewrite_archive(tmp_path / "a.ftlog", tmp_path / "b.ftlog", change)
     store = f"file:{tmp_path / 'b.ftlog'}"

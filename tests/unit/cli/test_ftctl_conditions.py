@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import attrs
 import msgspec
 import pytest
 from ftctl_logs import archive, driven
@@ -133,9 +132,9 @@ def huge(place: Path) -> Made:
     for event in driven().events:
         data = event.data
         if isinstance(data, WorkerFailed):
-            data = attrs.evolve(data, tail="x\x1b[31m" * 2_000_000)
+            data = msgspec.structs.replace(data, tail="x\x1b[31m" * 2_000_000)
         elif event.type == "incident.opened":
-            data = attrs.evolve(data, fault=attrs.evolve(data.fault, summary="y" * 10_000_000))
+            data = msgspec.structs.replace(data, fault=msgspec.structs.replace(data.fault, summary="y" * 10_000_000))
         events.append(msgspec.structs.replace(event, data=data))
     return archive(place / "demo.ftlog", events), (1, 4)
 

@@ -5,7 +5,6 @@ import io
 import re
 from pathlib import Path
 
-import attrs
 import msgspec
 import pytest
 from ftctl_logs import archive, driven, run_json
@@ -235,7 +234,9 @@ def test_ten_megabytes_of_message(tmp_path, capsys):
     events = []
     for event in driver.events:
         if event.type == "incident.opened":
-            data = attrs.evolve(event.data, fault=attrs.evolve(event.data.fault, summary="x" * 10_000_000))
+            data = msgspec.structs.replace(
+                event.data, fault=msgspec.structs.replace(event.data.fault, summary="x" * 10_000_000)
+            )
             event = msgspec.structs.replace(event, data=data)
         events.append(event)
     assert main(["logbook", "--store", archive(tmp_path / "demo.ftlog", events)]) == 0

@@ -6,7 +6,6 @@ import os
 import socket
 from pathlib import Path
 
-import attrs
 import msgspec
 import pytest
 from ftctl_logs import archive, driven, run_json
@@ -26,11 +25,11 @@ def placed(events: list[Event], root: Path, host: str | None = None, started: bo
     for event in events:
         data = event.data
         if isinstance(data, NodeJoined):
-            data = attrs.evolve(data, host=host or socket.gethostname())
+            data = msgspec.structs.replace(data, host=host or socket.gethostname())
         elif isinstance(data, WorkersStarted) and started:
-            data = attrs.evolve(data, log_dir=str(root / f"round_{data.round}"))
+            data = msgspec.structs.replace(data, log_dir=str(root / f"round_{data.round}"))
         elif isinstance(data, WorkerFailed):
-            data = attrs.evolve(data, log_dir=str(root / f"round_{data.round}" / f"rank_{data.rank}"))
+            data = msgspec.structs.replace(data, log_dir=str(root / f"round_{data.round}" / f"rank_{data.rank}"))
         made.append(msgspec.structs.replace(event, data=data))
     return made
 
@@ -167,7 +166,7 @@ def test_a_log_of_an_earlier_release(tmp_path, capsys):
         written(tmp_path, rank, f"rank {rank}\n")
     events = placed(driven().events, tmp_path, started=False)
     without = [
-        msgspec.structs.replace(event, data=attrs.evolve(event.data, log_dir=""))
+        msgspec.structs.replace(event, data=msgspec.structs.replace(event.data, log_dir=""))
         if isinstance(event.data, WorkerFailed) and event.data.node == "node1"
         else event
         for event in events

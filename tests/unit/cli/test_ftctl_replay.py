@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import attrs
 import msgspec
 import pytest
 from ftctl_logs import archive, driven, run_json
@@ -301,7 +300,7 @@ def test_an_event_that_contradicts(tmp_path, capsys, monkeypatch):
 def test_a_skipped_event_and_a_newer_revision(tmp_path, capsys):
     """Skipped events are counted by type; an unknown revision of the rules is named."""
     events = driven().events
-    elected = msgspec.structs.replace(events[0], data=attrs.evolve(events[0].data, decides=NEWEST + 1))
+    elected = msgspec.structs.replace(events[0], data=msgspec.structs.replace(events[0].data, decides=NEWEST + 1))
     last = events[-1]
     odd = msgspec.structs.replace(last, seq=last.seq + 1, type="moon.risen", ignorable=True, data=Unknown(fields={}))
     store = archive(tmp_path / "demo.ftlog", [elected, *events[1:], odd])

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import attrs
 import msgspec
 from ftctl_logs import archive
 from queue_story import QUEUE, SPEC, QueueStory
@@ -69,7 +68,7 @@ def test_a_queue(tmp_path, capsys):
     leased = QueueLeased(queue=QUEUE, round=2, leases=(again,))
     ledger._queues.feed(msgspec.structs.replace(event, data=leased), ledger.state)
     reader = ledger._queues._of[QUEUE].segments[-1].readers[0]
-    reader.marks.append(attrs.evolve(reader.marks[-1], step=99, done=reader.leased))
+    reader.marks.append(msgspec.structs.replace(reader.marks[-1], step=99, done=reader.leased))
     assert ledger.to_json()["queues"][QUEUE]["discrepancies"] == [{"first": 4, "after": 5, "kind": "repeated"}]
     assert not ledger.is_exact
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
+import msgspec
 
 from ftcore.engine.orders import order_for
 from ftcore.events.checkpoint import (
@@ -42,7 +42,7 @@ def job(
         nodes,
         slots,
         spec=JobSpec(argv=("train.py",), nodes_min=1, nodes_max=nodes, checkpoints=url),
-        policy=attrs.evolve(default_chain(), chain=chain, declared=declared or Declared()),
+        policy=msgspec.structs.replace(default_chain(), chain=chain, declared=declared or Declared()),
         decides=decides,
     )
     elected = MasterElected(host="host", pid=1, address="unix:m", version=__version__, decides=decides, log_id=LOG)

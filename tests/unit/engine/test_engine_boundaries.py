@@ -1,6 +1,6 @@
 """Pauses and saves at one step boundary: the two orders, what comes between them, and the abilities of workers."""
 
-import attrs
+import msgspec
 import pytest
 
 from ftcore.commands import FindBoundary, PauseWorkers, SaveCheckpoint
@@ -22,7 +22,7 @@ def job(*abilities: str, nodes: int = 2) -> JobDriver:
     chain = tuple(ChainEntry(policy=name, options=default_entry(name).options) for name in names)
     driver = JobDriver(
         nodes,
-        policy=attrs.evolve(default_chain(), chain=chain),
+        policy=msgspec.structs.replace(default_chain(), chain=chain),
         abilities=abilities if abilities else ("pause", "checkpoint"),
     )
     driver.start()

@@ -3,6 +3,7 @@
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 
 from ftcore.commands import FindBoundary, PauseWorkers, ResumeWorkers
@@ -46,7 +47,7 @@ def job(
     driver = JobDriver(
         3,
         spec=JobSpec(argv=("train.py",), nodes_min=2, nodes_max=3, checkpoints="/checkpoints"),
-        policy=attrs.evolve(default_chain(), chain=chain),
+        policy=msgspec.structs.replace(default_chain(), chain=chain),
         abilities=("pause", "checkpoint"),
         decides=decides,
     )

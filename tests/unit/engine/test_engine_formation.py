@@ -1,6 +1,6 @@
 """Worlds from round to round, through the production engine: members, their ranks, and the cost in steps."""
 
-import attrs
+import msgspec
 import pytest
 
 from ftcore.batch import BatchRule
@@ -64,8 +64,8 @@ def test_the_global_batch_of_each_world():
     spec = JobSpec(argv=("t.py",), nodes_min=1, nodes_max=4, batch=BatchSpec(size=48, micro=4, rule=BatchRule.SQRT_LR))
     for changed, expected in (
         (spec, [(48, 1.0, 4, 8), (36, 0.75**0.5, 4, 8)]),
-        (attrs.evolve(spec, batch=BatchSpec(size=48, micro=4)), [(48, 1.0, 4, 8), (48, 1.0, 8, 8)]),
-        (attrs.evolve(spec, sizes=(1, 2, 4)), [(48, 1.0, 4, 8), (24, 0.5**0.5, 4, 8)]),
+        (msgspec.structs.replace(spec, batch=BatchSpec(size=48, micro=4)), [(48, 1.0, 4, 8), (48, 1.0, 8, 8)]),
+        (msgspec.structs.replace(spec, sizes=(1, 2, 4)), [(48, 1.0, 4, 8), (24, 0.5**0.5, 4, 8)]),
     ):
         driver = JobDriver(slots=2, spec=changed)
         driver.submit()

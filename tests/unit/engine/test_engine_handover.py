@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import attrs
+import msgspec
 import pytest
 
 from ftcore.commands import (
@@ -39,7 +39,7 @@ def job(nodes: int = 2, *, registers: bool = True, decides: int = HANDOVER) -> J
     driver = JobDriver(
         nodes,
         spec=JobSpec(argv=("train.py",), nodes_min=1, nodes_max=3, checkpoints="/checkpoints"),
-        policy=attrs.evolve(default_chain(), chain=chain),
+        policy=msgspec.structs.replace(default_chain(), chain=chain),
         decides=decides,
     )
     driver.own(MasterElected(host="host", pid=1, address="unix:m", version=__version__, decides=decides, log_id=LOG))
@@ -211,7 +211,7 @@ def test_a_rollback_writes_nothing_of_what_it_leaves_behind() -> None:
     while not ordered(driver, StopWorkers):
         driver._obey_once()
     plan = driver.state.incident.plan_in_force()
-    plan.terms = attrs.evolve(plan.terms, rollback_to=5)
+    plan.terms = msgspec.structs.replace(plan.terms, rollback_to=5)
     for rank in range(3):
         hold(driver, f"node{rank}", rank, 9, groups=3, ranks=3)
     driver.settle()

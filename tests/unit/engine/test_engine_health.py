@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import attrs
+import msgspec
 import pytest
 
 from ftcore.commands import CheckHealth
@@ -37,7 +37,7 @@ class Skewed(JobDriver):
         self.now += seconds(self.late_s)
         fact = Fact(
             id=EventId(node, data.incarnation, 99),
-            data=attrs.evolve(data, took_s=20.0),
+            data=msgspec.structs.replace(data, took_s=20.0),
             at=At(wall=wall, mono=self.now, boot="boot"),
         )
         return self._turn(fact)
@@ -151,7 +151,9 @@ def test_what_is_said_of_a_faulty_node_is_bounded(monkeypatch: pytest.MonkeyPatc
     say = driver.say
 
     def saying_much(node: str, data: Any) -> Any:
-        return say(node, attrs.evolve(data, detail="x" * 100_000) if isinstance(data, HealthChecked) else data)
+        return say(
+            node, msgspec.structs.replace(data, detail="x" * 100_000) if isinstance(data, HealthChecked) else data
+        )
 
     monkeypatch.setattr(driver, "say", saying_much)
     for number in range(4):

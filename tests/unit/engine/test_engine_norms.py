@@ -1,6 +1,6 @@
 """Abnormal norms: a fault that waits for a plan, values in the state, and what the next round's ranks are given."""
 
-import attrs
+import msgspec
 import pytest
 
 from ftcore.engine.orders import slice_of
@@ -16,7 +16,7 @@ def job(*, decides: int | None = None, **options: object) -> JobDriver:
     """A job that computes abnormal steps again."""
     entry = default_entry("recompute_step")
     entry.options.update(options)
-    policy: PolicyLoaded = attrs.evolve(default_chain(), chain=(entry, *default_chain().chain))
+    policy: PolicyLoaded = msgspec.structs.replace(default_chain(), chain=(entry, *default_chain().chain))
     more = {} if decides is None else {"decides": decides}
     driver = JobDriver(policy=policy, abilities=("retry",), **more)
     driver.start()
@@ -64,7 +64,7 @@ def test_a_batch_is_left_out_until_the_skips_are_spent(followed: bool):
     later.options.update(on=("norm",))
     policy = default_chain()
     chain = (entry, *((later,) if followed else ()), *policy.chain)
-    driver = JobDriver(policy=attrs.evolve(policy, chain=chain), abilities=("retry",))
+    driver = JobDriver(policy=msgspec.structs.replace(policy, chain=chain), abilities=("retry",))
     driver.start()
     for step, threshold in ((2, 3.0), (5, 3.0 if followed else None)):
         driver.own(AbilityDeclared(source="workers", abilities=("retry", "skip")))
@@ -137,7 +137,7 @@ def test_the_newest_steps_are_kept():
 
 def test_an_abnormal_step_during_a_recovery_waits_for_no_deadline():
     """The first step of a retried round is abnormal: the chain is asked at once."""
-    policy = attrs.evolve(
+    policy = msgspec.structs.replace(
         default_chain(),
         chain=(default_entry("step_retry"), default_entry("recompute_step"), *default_chain().chain[3:]),
     )

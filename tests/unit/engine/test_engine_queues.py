@@ -1,6 +1,7 @@
 """Data queues: what is leased, what returns after which step, what a checkpoint fixes, what is refused."""
 
 import attrs
+import msgspec
 import pytest
 from queue_story import QUEUE, SPEC, QueueStory
 
@@ -32,7 +33,7 @@ def ended(story: QueueStory) -> dict[str, object]:
 
 
 def test_each_sample_is_used_once_and_the_epochs_end() -> None:
-    story = QueueStory(spec=attrs.evolve(SPEC, epochs=2))
+    story = QueueStory(spec=msgspec.structs.replace(SPEC, epochs=2))
     story.open_all()
     story.drain()
     assert story.samples() == list(range(190))
@@ -146,7 +147,7 @@ def test_refused(late: str) -> None:
     if late == "round":
         story.report(0, round_=story.round - 1)
     else:
-        story.spec = attrs.evolve(SPEC, seed=9)
+        story.spec = msgspec.structs.replace(SPEC, seed=9)
         story.open(0)
     refused = last(story, QueueRefused)
     assert refused.ranks == (0,) and attrs.asdict(story.queue) == before

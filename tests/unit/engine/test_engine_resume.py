@@ -1,6 +1,6 @@
 """What a round resumes from: memory, copies and storage; what does not count."""
 
-import attrs
+import msgspec
 import pytest
 from checkpoint_jobs import LOG, committed, hold, job, of, persist, shard, world
 
@@ -85,7 +85,7 @@ def test_memory_wins_over_storage_at_the_same_step() -> None:
 def test_a_step_without_the_values_of_all_ranks_counts_as_the_step_before() -> None:
     """A rank that was killed before it staged them could not continue exactly."""
     driver = job()
-    own = [attrs.evolve(shard(1, step), tensors=False) for step in (7, 8)]
+    own = [msgspec.structs.replace(shard(1, step), tensors=False) for step in (7, 8)]
     hold(driver, "node0", shard(0, 9), shard(0, 8))
     hold(driver, "node1", *own)
     assert resume_of(driver.state, world(driver)) == Resume(step=8, round=1, source="memory")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import attrs
+import msgspec
 import pytest
 from checkpoint_jobs import job, of, open_orders, shard
 
@@ -57,7 +57,7 @@ def save(driver: JobDriver, step: int, **seconds: float) -> None:
     round_ = driver.state.rounds.world.round
     for rank, (node, write_s) in enumerate(seconds.items()):
         life = driver.state.membership.nodes[node].incarnation
-        one = attrs.evolve(shard(rank, step, groups=2), round=round_)
+        one = msgspec.structs.replace(shard(rank, step, groups=2), round=round_)
         said = ShardPersisted(
             node=node, incarnation=life, shard=one, file=f"s{rank}", bytes=1, seconds=write_s, staged_s=0.5
         )

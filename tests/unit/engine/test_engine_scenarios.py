@@ -32,7 +32,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import attrs
+import msgspec
 import pytest
 import yaml
 from reproduced import assert_reproduced
@@ -84,7 +84,7 @@ class Scenario:
         restarts = policy.get("max_restarts")
         loaded = default_chain(int(restarts) if restarts is not None else None)
         if "chain" in policy:
-            loaded = attrs.evolve(
+            loaded = msgspec.structs.replace(
                 loaded, source="scenario", chain=tuple(_entry(n, policy) for n in policy["chain"].split())
             )
         abilities = policy.get("abilities", "").split(",") if policy.get("abilities") else ()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
+import msgspec
 import pytest
 from checkpoint_jobs import answer, committed, hold, job, of, open_orders, persist, shard, world
 
@@ -40,7 +40,7 @@ def copying(labels: Sequence[str], **declared: Any) -> JobDriver:
     """A job whose nodes copy their shards, each with its value of the label ``switch``."""
     chain = default_chain()
     options = DeclaredCheckpoints(**declared)
-    policy = attrs.evolve(chain, declared=attrs.evolve(chain.declared, checkpoints=options))
+    policy = msgspec.structs.replace(chain, declared=msgspec.structs.replace(chain.declared, checkpoints=options))
     driver = JobDriver(len(labels), 1, policy=policy)
     driver.submit()
     for number, label in enumerate(labels):
@@ -123,11 +123,11 @@ def test_a_copy_stands_in_for_the_shard_of_a_lost_node() -> None:
     """A world of the same size resumes from it; the node that staged a shard writes it as long as it is there."""
     driver = job(policies=["dying_checkpoint"])
     mine, other = shard(0, 9, groups=2), shard(1, 9, groups=2)
-    hold(driver, "node0", mine, attrs.evolve(other, copy=True))
+    hold(driver, "node0", mine, msgspec.structs.replace(other, copy=True))
     assert resume_of(driver.state, world(driver)) == Resume(step=9, round=1, source="memory")
     (state,) = states_of(held_by(driver.state, [(each.node, each.incarnation) for each in world(driver)]))
     assert state.savers == {0: ("node0", 0), 1: ("node0", 1)}
-    hold(driver, "node1", other, attrs.evolve(mine, copy=True))
+    hold(driver, "node1", other, msgspec.structs.replace(mine, copy=True))
     (state,) = states_of(held_by(driver.state, [(each.node, each.incarnation) for each in world(driver)]))
     assert state.savers == {0: ("node0", 0), 1: ("node1", 1)}
     assert "copies of step 9 of rank 1" in "".join(map(summary, driver.events))

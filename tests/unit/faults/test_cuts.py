@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import attrs
+import msgspec
 import pytest
 
 from ftcore.events.worker import Cut, RankState
@@ -75,7 +75,7 @@ def test_ranks_that_wait_over_a_cut_link_hang() -> None:
     assert (judged.verdict, judged.cause, judged.cuts, judged.ranks) == ("hang", "link-cut", PAIR[:1], ())
     assert judged.message.startswith("h1 and h2 cannot reach each other: no answer for 15 s")
     assert judged.message.endswith("(no step for 20 s)")
-    short = tuple(attrs.evolve(each, silent_s=14.9) for each in PAIR)
+    short = tuple(msgspec.structs.replace(each, silent_s=14.9) for each in PAIR)
     assert judge((WAITS,), 2, DEFAULT, 1800.0, short).verdict == ""
     assert judge((WAITS,), 2, DEFAULT, 1800.0).verdict == ""
 

@@ -1,6 +1,6 @@
 """Tests of standstills: which ones are a hang, and which may be healthy."""
 
-import attrs
+import msgspec
 import pytest
 
 from ftcore.events.worker import RankState
@@ -32,8 +32,8 @@ def test_missing_steps_alone_are_an_alert_below_the_ceiling() -> None:
     """In any known or unknown state; beyond the ceiling it is a hang that names the ranks outside of collectives."""
     late = stand(0, 1, 2, 3, silent_s=1799.0, state="runs")
     assert verdict_of(late) == ("alert", "silent", ())
-    assert verdict_of(attrs.evolve(late, overdue=False)) == ("", "", ())
-    assert verdict_of(attrs.evolve(late, silent_s=1800.0)) == ("hang", "ceiling", ())
+    assert verdict_of(msgspec.structs.replace(late, overdue=False)) == ("", "", ())
+    assert verdict_of(msgspec.structs.replace(late, silent_s=1800.0)) == ("hang", "ceiling", ())
     slow = stand(2, silent_s=1801.0, state="runs")
     assert verdict_of(slow, reduces(0, 1, 3, silent_s=1801.0)) == ("hang", "ceiling", (2,))
     assert verdict_of(stand(0, 1, 2, 3, silent_s=None, overdue=False, still_s=1e6)) == ("", "", ())
@@ -53,8 +53,8 @@ def test_a_stopped_rank_is_a_hang(state: str, limit: float) -> None:
     held = stand(1, state=state, still_s=limit, silent_s=limit, overdue=False)
     assert verdict_of(held) == ("hang", state, (1,))
     assert verdict_of(held, reduces(0, 2)) == ("hang", state, (1,))
-    assert verdict_of(attrs.evolve(held, still_s=limit - 0.1)) == ("", "", ())
-    assert verdict_of(attrs.evolve(held, state="traced"), reduces(0, 2, 3)) == ("alert", "silent", (1,))
+    assert verdict_of(msgspec.structs.replace(held, still_s=limit - 0.1)) == ("", "", ())
+    assert verdict_of(msgspec.structs.replace(held, state="traced"), reduces(0, 2, 3)) == ("alert", "silent", (1,))
 
 
 def test_an_endless_sleep_of_an_awaited_rank_is_named() -> None:
@@ -72,7 +72,7 @@ def test_the_patience_for_an_absent_rank(waits: str, ends_s: float | None, least
     """Longer, the more events could still wake it."""
     absent = stand(1, waits=waits, ends_s=ends_s, still_s=least)
     assert verdict_of(reduces(0, 2, 3), absent)[:2] == ("hang", "absent")
-    assert verdict_of(reduces(0, 2, 3), attrs.evolve(absent, still_s=least - 0.1))[0] == "alert"
+    assert verdict_of(reduces(0, 2, 3), msgspec.structs.replace(absent, still_s=least - 0.1))[0] == "alert"
 
 
 @pytest.mark.parametrize("waits", ["lock", "outside"])
@@ -83,7 +83,7 @@ def test_a_busy_rank_is_a_hang_only_beyond_the_ceiling(waits: str) -> None:
     found = judge((spins, never), 2, DEFAULT, CEILING)
     assert (found.verdict, found.cause, found.ranks) == ("alert", "silent", ())
     assert "rank 0 is active in t.py:9 (main), rank 1 waits in t.py:5 (load)" in found.message
-    late = [attrs.evolve(one, silent_s=1800.0) for one in (spins, never)]
+    late = [msgspec.structs.replace(one, silent_s=1800.0) for one in (spins, never)]
     assert verdict_of(*late, size=2) == ("hang", "ceiling", ())
     assert verdict_of(*late, reduces(2, 3), size=4) == ("hang", "ceiling", (0, 1))
 
@@ -91,13 +91,13 @@ def test_a_busy_rank_is_a_hang_only_beyond_the_ceiling(waits: str) -> None:
 def test_a_rank_that_may_continue_by_itself_is_not_a_hang() -> None:
     """A sleep that ends, an active rank, a rank of unknown state, peers outside of collectives."""
     others = reduces(0, 2, 3)
-    assert verdict_of(others, attrs.evolve(SLEEPS, ends_s=1700.0, still_s=1700.0))[0] == "alert"
-    assert verdict_of(others, attrs.evolve(SLEEPS, state="runs", still_s=0.0))[0] == "alert"
+    assert verdict_of(others, msgspec.structs.replace(SLEEPS, ends_s=1700.0, still_s=1700.0))[0] == "alert"
+    assert verdict_of(others, msgspec.structs.replace(SLEEPS, state="runs", still_s=0.0))[0] == "alert"
     assert verdict_of(reduces(0, 2), SLEEPS)[0] == "alert"
     assert verdict_of(reduces(0, 2), SLEEPS, stand(3, state="runs", still_s=0.0))[0] == "alert"
     assert verdict_of(stand(0, 2, 3, waits="outside"), SLEEPS)[0] == "alert"
     assert verdict_of(reduces(0, 2, 3, held_s=1.0), SLEEPS)[0] == "alert"
-    assert verdict_of(attrs.evolve(SLEEPS, ranks=(0,), overdue=False), size=1) == ("", "", ())
+    assert verdict_of(msgspec.structs.replace(SLEEPS, ranks=(0,), overdue=False), size=1) == ("", "", ())
 
 
 def test_a_rank_that_has_ended_while_others_wait_for_it() -> None:
@@ -110,9 +110,9 @@ def test_ranks_inside_different_collectives() -> None:
     other = stand(1, op="broadcast", place="t.py:7 (main)")
     assert verdict_of(reduces(0, 2, 3), other) == ("hang", "mismatch", (1,))
     assert "different collectives" in judge((reduces(0, 2, 3), other), 4, DEFAULT, CEILING).message
-    assert verdict_of(reduces(0, 2, 3), attrs.evolve(other, still_s=59.0))[0] == "alert"
-    assert verdict_of(reduces(0, 2, 3), attrs.evolve(other, op="all_reduce"))[0] == "alert"
-    assert verdict_of(stand(0, 2, 3, op="send"), attrs.evolve(other, op="recv"))[0] == "alert"
+    assert verdict_of(reduces(0, 2, 3), msgspec.structs.replace(other, still_s=59.0))[0] == "alert"
+    assert verdict_of(reduces(0, 2, 3), msgspec.structs.replace(other, op="all_reduce"))[0] == "alert"
+    assert verdict_of(stand(0, 2, 3, op="send"), msgspec.structs.replace(other, op="recv"))[0] == "alert"
 
 
 def test_a_collective_older_than_its_timeout() -> None:
@@ -120,8 +120,8 @@ def test_a_collective_older_than_its_timeout() -> None:
     over = reduces(0, 2, held_s=316.0, timeout_s=300.0)
     assert verdict_of(over) == ("hang", "timeout", (0, 2))
     assert verdict_of(over, stand(1, state="runs", still_s=0.0)) == ("hang", "timeout", (1,))
-    assert verdict_of(attrs.evolve(over, held_s=314.0))[0] == "alert"
-    assert verdict_of(attrs.evolve(over, timeout_s=None))[0] == "alert"
+    assert verdict_of(msgspec.structs.replace(over, held_s=314.0))[0] == "alert"
+    assert verdict_of(msgspec.structs.replace(over, timeout_s=None))[0] == "alert"
 
 
 def test_finished_scripts_whose_processes_remain_are_an_alert() -> None:
@@ -161,9 +161,11 @@ def test_a_declared_limit_of_a_section() -> None:
     found = judged(rank, reduces(1, 2, 3))
     assert (found.verdict, found.cause, found.ranks) == ("hang", "limit", (0,))
     assert "rank 0 is active (tokenize for 7200 s, limit 7200 s), all others wait in all_reduce" in found.message
-    early = attrs.evolve(rank, section_s=7199.0, silent_s=7199.0, still_s=7199.0, state="waits", waits="lock")
+    early = msgspec.structs.replace(
+        rank, section_s=7199.0, silent_s=7199.0, still_s=7199.0, state="waits", waits="lock"
+    )
     assert judged(early, reduces(1, 2, 3, silent_s=7199.0)).verdict == "alert"
-    assert judged(attrs.evolve(early, state="stopped"), reduces(1)).cause == "stopped"
+    assert judged(msgspec.structs.replace(early, state="stopped"), reduces(1)).cause == "stopped"
 
 
 def test_the_policy_files_limit_of_a_section() -> None:
@@ -171,7 +173,7 @@ def test_the_policy_files_limit_of_a_section() -> None:
     rank = stand(0, state="runs", still_s=0.0, section="evaluation", section_s=100.0, overdue=False)
     assert judged(rank, limits={"checkpoint": 60.0}).verdict == ""
     assert judged(rank, limits={"evaluation": 60.0}).cause == "limit"
-    own = attrs.evolve(rank, limit_s=200.0, declared=True)
+    own = msgspec.structs.replace(rank, limit_s=200.0, declared=True)
     assert judged(own, limits={"evaluation": 60.0}).verdict == ""
 
 
@@ -179,24 +181,26 @@ def test_the_learned_limit_of_the_time_without_a_step() -> None:
     """A hang if no rank outside of a collective is active; all waiting in one collective, none is to blame."""
     waits = stand(0, 1, 2, 3, waits="lock", silent_s=240.0, limit_s=240.0)
     assert (judged(waits).cause, judged(waits).ranks) == ("limit", ())
-    assert judged(attrs.evolve(waits, limit_s=None)).verdict == "alert"
-    assert judged(attrs.evolve(waits, silent_s=239.0)).verdict == "alert"
-    assert judged(attrs.evolve(waits, still_s=59.0)).verdict == "alert"
-    assert judged(attrs.evolve(waits, waits="outside", still_s=599.0)).verdict == "alert"
-    assert judged(attrs.evolve(waits, state="runs", still_s=0.0)).verdict == "alert"
+    assert judged(msgspec.structs.replace(waits, limit_s=None)).verdict == "alert"
+    assert judged(msgspec.structs.replace(waits, silent_s=239.0)).verdict == "alert"
+    assert judged(msgspec.structs.replace(waits, still_s=59.0)).verdict == "alert"
+    assert judged(msgspec.structs.replace(waits, waits="outside", still_s=599.0)).verdict == "alert"
+    assert judged(msgspec.structs.replace(waits, state="runs", still_s=0.0)).verdict == "alert"
     inside = reduces(0, 1, 2, 3, silent_s=240.0, limit_s=240.0, held_s=60.0)
     assert judged(inside).cause == "limit"
-    assert judged(attrs.evolve(inside, state="runs", still_s=0.0)).cause == "limit", "a collective of NCCL spins"
-    assert judged(attrs.evolve(inside, op="backward", state="runs", still_s=0.0)).verdict == "alert"
-    assert judged(attrs.evolve(inside, held_s=59.0)).verdict == "alert"
+    assert judged(msgspec.structs.replace(inside, state="runs", still_s=0.0)).cause == "limit", (
+        "a collective of NCCL spins"
+    )
+    assert judged(msgspec.structs.replace(inside, op="backward", state="runs", still_s=0.0)).verdict == "alert"
+    assert judged(msgspec.structs.replace(inside, held_s=59.0)).verdict == "alert"
 
 
 def test_the_learned_limit_of_a_section() -> None:
     """Beyond it, and beyond ``hang_busy_s``, an active rank hangs as well."""
     rank = stand(0, state="runs", still_s=0.0, section="evaluation", section_s=600.0, limit_s=400.0)
     assert judged(rank, reduces(1, 2)).cause == "limit"
-    assert judged(attrs.evolve(rank, section_s=599.0), reduces(1, 2)).verdict == "alert"
-    assert judged(attrs.evolve(rank, limit_s=601.0), reduces(1, 2)).verdict == "alert"
+    assert judged(msgspec.structs.replace(rank, section_s=599.0), reduces(1, 2)).verdict == "alert"
+    assert judged(msgspec.structs.replace(rank, limit_s=601.0), reduces(1, 2)).verdict == "alert"
 
 
 @pytest.mark.parametrize("state", ["waits", "runs"])
@@ -207,9 +211,9 @@ def test_the_rank_that_is_a_collective_behind(state: str) -> None:
     found = judged(ahead, behind)
     assert (found.cause, found.ranks) == ("mismatch", (1,))
     assert "rank 1 waits in all_reduce number 11 of default_pg" in found.message
-    assert judged(ahead, attrs.evolve(behind, group="tp")).verdict == "alert"
-    assert judged(ahead, attrs.evolve(behind, call=12)).verdict == "alert"
-    assert judged(ahead, attrs.evolve(behind, held_s=59.0)).verdict == "alert"
+    assert judged(ahead, msgspec.structs.replace(behind, group="tp")).verdict == "alert"
+    assert judged(ahead, msgspec.structs.replace(behind, call=12)).verdict == "alert"
+    assert judged(ahead, msgspec.structs.replace(behind, held_s=59.0)).verdict == "alert"
 
 
 def test_the_rank_that_is_a_step_behind() -> None:
@@ -227,17 +231,17 @@ def test_a_rank_whose_data_loader_is_stuck() -> None:
     found = judged(rank, active)
     assert (found.cause, found.ranks) == ("loader", (1,))
     assert "rank 1 waits in t.py:5 (main) for its data loader: worker process 7" in found.message
-    assert judged(attrs.evolve(rank, still_s=59.0), active).verdict == "alert"
-    assert judged(attrs.evolve(rank, waits="outside", still_s=599.0), active).verdict == "alert"
+    assert judged(msgspec.structs.replace(rank, still_s=59.0), active).verdict == "alert"
+    assert judged(msgspec.structs.replace(rank, waits="outside", still_s=599.0), active).verdict == "alert"
 
 
 def test_before_the_first_step() -> None:
     """Steps must be expected, and no rank may have made any progress since the ceiling."""
     idle = stand(0, 1, silent_s=None, overdue=False, waits="lock", still_s=CEILING, trains=True)
     assert judged(idle).cause == "ceiling"
-    assert judged(attrs.evolve(idle, trains=False)).verdict == ""
-    assert judged(attrs.evolve(idle, trains=False), steps_expected=True).cause == "ceiling"
-    assert judged(attrs.evolve(idle, still_s=CEILING - 1)).verdict == ""
+    assert judged(msgspec.structs.replace(idle, trains=False)).verdict == ""
+    assert judged(msgspec.structs.replace(idle, trains=False), steps_expected=True).cause == "ceiling"
+    assert judged(msgspec.structs.replace(idle, still_s=CEILING - 1)).verdict == ""
     assert judge((idle,), 3, DEFAULT, CEILING).verdict == "", "a rank of unknown state may be active"
     late = stand(0, silent_s=None, overdue=False, still_s=0.0, state="runs", section="first step", section_s=90.0)
     assert judged(late, limits={"first step": 60.0}).cause == "limit"

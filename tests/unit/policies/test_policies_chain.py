@@ -1,6 +1,6 @@
 """The chain: entries that it asks or skips, missing abilities, and the budgets of policies."""
 
-import attrs
+import msgspec
 import pytest
 from policy_cases import ago, ask, chain, entry, incident, request, running
 
@@ -118,7 +118,7 @@ def test_an_entry_for_some_classes_is_not_asked_about_others():
     """The entry says so; its policy is not asked."""
     job = running().state
     job.policy.chain = tuple(
-        attrs.evolve(e, faults=("hang",)) if e.policy == "process_restart" else e for e in job.policy.chain
+        msgspec.structs.replace(e, faults=("hang",)) if e.policy == "process_restart" else e for e in job.policy.chain
     )
     about = incident(job, "signal-preemption", ended=True)
     given = {answer.policy: answer.verdict for answer in consult(job.policy.chain, about, job)}
@@ -128,7 +128,7 @@ def test_an_entry_for_some_classes_is_not_asked_about_others():
 def test_a_policy_of_a_newer_version_is_passed_over():
     """A log may name a policy that this version does not have."""
     job = running().state
-    job.policy.chain = (attrs.evolve(job.policy.chain[0], policy="magic"), *job.policy.chain)
+    job.policy.chain = (msgspec.structs.replace(job.policy.chain[0], policy="magic"), *job.policy.chain)
     about = incident(job, "signal-preemption", ended=True)
     first = next(iter(consult(job.policy.chain, about, job)))
     assert first.verdict == Pass(reason="unknown policy: this version of ftcore does not have it")
@@ -138,7 +138,9 @@ def test_options_that_a_log_did_not_know_have_their_defaults():
     """A chain that an older version recorded is asked as it was."""
     job = running().state
     job.policy.chain = tuple(
-        attrs.evolve(e, options={"max_restarts": 3, "window": 60, "same_fault": 2, "grace": 5, "deadline": 0})
+        msgspec.structs.replace(
+            e, options={"max_restarts": 3, "window": 60, "same_fault": 2, "grace": 5, "deadline": 0}
+        )
         if e.policy == "process_restart"
         else e
         for e in job.policy.chain

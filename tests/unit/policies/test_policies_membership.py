@@ -1,6 +1,7 @@
 """Verdicts of the policies that add or exchange nodes: ``grow``, ``hot_swap``, ``evict_straggler``."""
 
 import attrs
+import msgspec
 import pytest
 from policy_cases import ago, ask, incident, running
 
@@ -204,9 +205,9 @@ def test_a_process_that_hangs_is_started_again():
     job = running(abilities=ARF).state
     about = incident(job, "hang", observed="hang")
     assert isinstance(ask("hot_swap", about, job), Take)
-    about.fault = attrs.evolve(about.fault, ranks=())
+    about.fault = msgspec.structs.replace(about.fault, ranks=())
     assert isinstance(ask("hot_swap", about, job), Take), "the node is known"
-    about.fault = attrs.evolve(about.fault, nodes=())
+    about.fault = msgspec.structs.replace(about.fault, nodes=())
     assert ask("hot_swap", about, job) == Pass(
         reason="no rank or node is known to hang, so there is no process to start again"
     )

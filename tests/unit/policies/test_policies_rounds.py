@@ -1,6 +1,6 @@
 """Verdicts of the policies that restart after a fault: ``process_restart``, ``pod_replacement``, ``shrink``."""
 
-import attrs
+import msgspec
 import pytest
 from policy_cases import DEFAULT_ORDER, ago, ask, chain, incident, request, running
 
@@ -65,7 +65,7 @@ def test_a_replacement_that_is_not_asked_about_the_class_is_no_better_plan():
     """The entry is kept to other classes."""
     job = last_resort(abilities=("replace",)).state
     job.policy.chain = tuple(
-        attrs.evolve(e, faults=("hang",)) if e.policy == "pod_replacement" else e for e in job.policy.chain
+        msgspec.structs.replace(e, faults=("hang",)) if e.policy == "pod_replacement" else e for e in job.policy.chain
     )
     assert isinstance(ask("process_restart", incident(job, "gpu-hw"), job), Take)
 

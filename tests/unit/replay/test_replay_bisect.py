@@ -1,6 +1,5 @@
 """Properties of a log: expressions, named checks, the first failure."""
 
-import attrs
 import msgspec
 import pytest
 
@@ -193,12 +192,12 @@ def broken(name: str, events: list[Event]) -> tuple[list[Event], int]:
         opened = next(event for event in events if event.type == "incident.opened")
         event = replace(opened, seq=event.seq, incident="i2")
     elif name == "rounds-rise":
-        event = replace(event, data=attrs.evolve(event.data, round=1))
+        event = replace(event, data=msgspec.structs.replace(event.data, round=1))
         assert isinstance(event.data, WorldFormed)
     elif name == "results-follow-orders":
-        event = replace(event, data=attrs.evolve(event.data, effect="nothing.1.1"))
+        event = replace(event, data=msgspec.structs.replace(event.data, effect="nothing.1.1"))
     else:
-        event = replace(event, data=attrs.evolve(event.data, kind="warning"))
+        event = replace(event, data=msgspec.structs.replace(event.data, kind="warning"))
     return [*events[:place], event, *events[place + 1 :]], event.seq
 
 
@@ -229,7 +228,7 @@ def test_the_last_group_is_judged():
     """A decision that is altered or missing in the last group; of a log that was cut off, none is missing."""
     events = driven().events
     end = max(place for place, event in enumerate(events) if event.type == "incident.opened")
-    changed = msgspec.structs.replace(events[end], data=attrs.evolve(events[end].data, kind="warning"))
+    changed = msgspec.structs.replace(events[end], data=msgspec.structs.replace(events[end].data, kind="warning"))
     altered, missing = checked([*events[:end], changed]), checked(events[:end])
     for found in (altered, missing):
         assert found.first_failure.seq == end + 1 and found.count == 1

@@ -1,6 +1,5 @@
 """Which events are shown, and the status in brief."""
 
-import attrs
 import msgspec
 import pytest
 
@@ -119,8 +118,8 @@ def test_the_status_calls_what_the_workers_report_not_unsupported() -> None:
     """A file may declare `pause`; only what an earlier release knew, and this one does not, is unsupported."""
     policy = parse("version: 1\njob: {abilities: [pause, park]}\n", "p")
     assert policy.declared.unsupported == ("pause", "park")
-    earlier = attrs.evolve(policy.declared, unsupported=("pause", "snapshot"))
+    earlier = msgspec.structs.replace(policy.declared, unsupported=("pause", "snapshot"))
     for declared, unsupported in ((policy.declared, ()), (earlier, ("snapshot",))):
-        driver = JobDriver(policy=attrs.evolve(policy, declared=declared))
+        driver = JobDriver(policy=msgspec.structs.replace(policy, declared=declared))
         driver.start()
         assert status_of(driver.state).unsupported == unsupported

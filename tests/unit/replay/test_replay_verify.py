@@ -2,7 +2,6 @@
 
 import asyncio
 
-import attrs
 import msgspec
 import pytest
 
@@ -36,7 +35,7 @@ def altered(events: list[Event], seq: int, **fields) -> list[Event]:
     """The log with one event's data or envelope changed."""
     event = events[seq - 1]
     data = {key: fields.pop(key) for key in list(fields) if hasattr(event.data, key) and key not in ("type",)}
-    changed = msgspec.structs.replace(event, data=attrs.evolve(event.data, **data), **fields)
+    changed = msgspec.structs.replace(event, data=msgspec.structs.replace(event.data, **data), **fields)
     return [*events[: seq - 1], changed, *events[seq:]]
 
 

@@ -5,7 +5,7 @@ import json
 import os
 from pathlib import Path
 
-import attrs
+import msgspec
 import pytest
 
 from ftcore.errors import CheckpointError
@@ -20,7 +20,7 @@ def job(folder: Path) -> JobDriver:
     """A job that computes abnormal steps again."""
     chain = (default_entry("recompute_step"), *default_chain().chain)
     spec = JobSpec(argv=("train.py",), nodes_min=2, nodes_max=2, checkpoints=str(folder))
-    driver = JobDriver(spec=spec, policy=attrs.evolve(default_chain(), chain=chain), abilities=("retry",))
+    driver = JobDriver(spec=spec, policy=msgspec.structs.replace(default_chain(), chain=chain), abilities=("retry",))
     driver.start()
     return driver
 

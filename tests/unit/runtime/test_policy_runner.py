@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
+import msgspec
 import pytest
 
 from ftcore.commands import ADVISER
@@ -71,7 +71,7 @@ def asking(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: s
     monkeypatch.chdir(tmp_path)
     entry = ChainEntry(policy="acme_odd", options={"rest": 2.0}, external=origin)
     default = default_chain()
-    driver = JobDriver(policy=attrs.evolve(default, chain=(entry, *default.chain)))
+    driver = JobDriver(policy=msgspec.structs.replace(default, chain=(entry, *default.chain)))
     driver.start()
     driver.fail("node1", exitcode=-9)
     assert [ADVISER in action.waiting for action in driver.state.orders.open.values()] == [True]

@@ -2,7 +2,6 @@
 
 import copy
 
-import attrs
 import msgspec
 import pytest
 
@@ -111,7 +110,7 @@ def test_a_run_begins_without_the_stores_of_the_run_before(decides: int, kept: d
     driver.wait()
     assert driver.state.phase == "stopped" and driver.state.rounds.store_nodes == {1: "node0"}
     elected = next(event for event in driver.events if isinstance(event.data, MasterElected))
-    driver.own(attrs.evolve(elected.data, decides=decides))
+    driver.own(msgspec.structs.replace(elected.data, decides=decides))
     submitted = next(event for event in driver.events if isinstance(event.data, JobSubmitted))
     fold(driver.state, msgspec.structs.replace(submitted, seq=driver.state.seq + 1))
     assert driver.state.rounds.store_nodes == kept and set(driver.state.rounds.stores) == set(kept)

@@ -1,6 +1,7 @@
 """World formation: which nodes, which ranks. What holds for any nodes is in ``tests/property``."""
 
 import attrs
+import msgspec
 import pytest
 
 from ftcore.events.job import JobSpec
@@ -162,8 +163,10 @@ def test_a_replacement_has_the_role_of_the_lost_node():
 def test_nodes_with_commands_of_their_own():
     """Specs of nodes may differ only in command and role; without that, they must be equal."""
     own = JobSpec(argv=("ps.py",), role="ps", nodes_max=2, own_commands=True)
-    other = attrs.evolve(own, argv=("train.py", "--me"), role="trainer", module=True)
+    other = msgspec.structs.replace(own, argv=("train.py", "--me"), role="trainer", module=True)
     assert own.admits(other) and other.admits(own)
-    assert not own.admits(attrs.evolve(other, nodes_max=3))
-    assert not own.admits(attrs.evolve(other, own_commands=False))
-    assert not attrs.evolve(own, own_commands=False).admits(attrs.evolve(other, own_commands=False))
+    assert not own.admits(msgspec.structs.replace(other, nodes_max=3))
+    assert not own.admits(msgspec.structs.replace(other, own_commands=False))
+    assert not msgspec.structs.replace(own, own_commands=False).admits(
+        msgspec.structs.replace(other, own_commands=False)
+    )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
+import msgspec
 
 from ftcore.events.worker import EVIDENCE_BYTES_MAX, FaultObserved, WorkerFailed
 from ftcore.faults.window import StepRing
@@ -47,7 +48,7 @@ class Evidence:
             return note
         mono = int(now * SECOND) if note.mono is None else note.mono
         window = self._ring.window(mono, note.fact.rank, len(note.fact.message.encode()))
-        return attrs.evolve(note, fact=attrs.evolve(note.fact, last=window))
+        return attrs.evolve(note, fact=msgspec.structs.replace(note.fact, last=window))
 
     def of_failure(self, failed: WorkerFailed, mono: int) -> WorkerFailed:
         """The failure of a worker, with its evidence.
@@ -60,7 +61,7 @@ class Evidence:
         error = read_error_file(error_file)
         tail = self._supervisor.tail(failed.local_rank, EVIDENCE_BYTES_MAX // 2)
         used = len(tail.encode()) + (len(error.message.encode() + error.py_callstack.encode()) if error else 0)
-        return attrs.evolve(
+        return msgspec.structs.replace(
             failed,
             error=error,
             tail=tail,

@@ -1,6 +1,6 @@
 """``FTCORE_POLICIES``, and what a job cannot carry out."""
 
-import attrs
+import msgspec
 import pytest
 
 from ftcore.errors import UsageError
@@ -145,7 +145,7 @@ def test_the_threshold_of_tre():
     assert entry.options[option] == 7.5
     entry.options[option] = 0.0
     with pytest.raises(UsageError, match="recompute_step: never takes an incident with a global_norm_spike_threshold"):
-        apply_switches(attrs.evolve(filed, chain=(entry,)), "TRE:1")
+        apply_switches(msgspec.structs.replace(filed, chain=(entry,)), "TRE:1")
 
 
 def test_abilities_of_the_platform_count():
