@@ -138,7 +138,7 @@ class PendingCopies:
 
 def uses_cuda() -> bool:
     """Whether this process computes on CUDA devices."""
-    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
+    return bool(torch.cuda.is_initialized())
 
 
 def queued() -> dict[int, Any]:

@@ -18,6 +18,9 @@ from ftcore.worker.state.trees import byte_vector, bytes_of
 TWISTER_BYTES = 2500
 """Memory of a Mersenne Twister: 624 words of 32 bits, and the position in them."""
 
+SEEN_BYTES = 64
+"""Bytes of the words that are compared, beside the position."""
+
 _HEAD_BYTES = object().__sizeof__()
 
 
@@ -40,7 +43,7 @@ class CapturedRng(NamedTuple):
 def capture() -> CapturedRng:
     """Return the states of all generators."""
     cuda: tuple[Any, ...] = ()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         cuda = tuple(generator.get_state() for generator in torch.cuda.default_generators)
     numpy = sys.modules.get("numpy")
     state = _numpy.state() if numpy is not None else None
@@ -50,14 +53,15 @@ def capture() -> CapturedRng:
 class _Twister:
     """Reads the state of a Mersenne Twister, which takes 15 us to 60 us, only if it may have changed.
 
-    A training step seldom uses these generators. All that a step then changes is the memory of the generator, which is
-    compared instead: 2,500 bytes. A number that is left over of a pair of normal ones is not in there, so a state with
-    one is read each time; so is one whose memory is not as expected.
+    A training step seldom uses these generators. A number that is drawn moves the position; once all words are used,
+    and if the generator is seeded, all words change. So the position and the first words are compared: after a step,
+    little memory is in the processor's cache. A number that is left over of a pair of normal ones is not in there, so a
+    state with one is read each time; so is one whose memory is not as expected.
 
     Args:
         read: returns the state.
-        memory: returns the generator in use, and its memory; empty: that is not known.
-        expected: returns what the memory of a generator with this state holds; empty: it has more than that.
+        memory: returns the generator in use, and that part of its memory; empty: it is not known.
+        expected: returns what that part holds for this state; empty: the state has more than that.
     """
 
     def __init__(
@@ -81,9 +85,8 @@ class _Twister:
         self._last = None
 
 
-def _words(position: int, words: bytes, first: bool) -> bytes:
-    at = position.to_bytes(4, sys.byteorder)
-    return at + words if first else words + at
+def _seen(position: int, words: bytes) -> bytes:
+    return position.to_bytes(4, sys.byteorder) + words[:SEEN_BYTES]
 
 
 def _python_memory() -> tuple[Any, bytes]:
@@ -91,12 +94,12 @@ def _python_memory() -> tuple[Any, bytes]:
     generator = getattr(random, "_inst", None)
     if type(generator) is not random.Random or generator.__sizeof__() < _HEAD_BYTES + TWISTER_BYTES:
         return generator, b""
-    return generator, ctypes.string_at(id(generator) + _HEAD_BYTES, TWISTER_BYTES)
+    return generator, ctypes.string_at(id(generator) + _HEAD_BYTES, 4 + SEEN_BYTES)
 
 
 def _python_expected(state: Any) -> bytes:
     _, words, left_over = state
-    return b"" if left_over is not None else _words(words[-1], struct.pack(f"={len(words) - 1}I", *words[:-1]), True)
+    return b"" if left_over is not None else _seen(words[-1], struct.pack(f"={len(words) - 1}I", *words[:-1]))
 
 
 def _numpy_memory() -> tuple[Any, bytes]:
@@ -105,12 +108,14 @@ def _numpy_memory() -> tuple[Any, bytes]:
     generator: Any = get() if get is not None else None
     if type(generator).__name__ != "MT19937":
         return generator, b""
-    return generator, ctypes.string_at(generator.ctypes.state_address, TWISTER_BYTES)
+    address = generator.ctypes.state_address
+    position = ctypes.string_at(address + TWISTER_BYTES - 4, 4)
+    return generator, position + ctypes.string_at(address, SEEN_BYTES)
 
 
 def _numpy_expected(state: Any) -> bytes:
     found = state["state"]
-    return b"" if state["has_gauss"] else _words(int(found["pos"]), found["key"].tobytes(), False)
+    return b"" if state["has_gauss"] else _seen(int(found["pos"]), found["key"].tobytes())
 
 
 _python = _Twister(random.getstate, _python_memory, _python_expected)
