@@ -284,8 +284,7 @@ class StateCollection:
         assert collected is not None
         early = None
         if collected.early_bytes <= EARLY_BYTES_MAX:
-            with torch.no_grad():
-                early = collected.copied()
+            early = collected.copied()
         return StateMoment(step, collected, records, rng.capture(), early, time.monotonic_ns())
 
     def collect(self) -> CollectedState:
@@ -352,13 +351,14 @@ def _copier(entries: Sequence[StateEntry]) -> Callable[[], EarlyCopies]:
     others = [(at, entries[at].data) for at in sorted(alone)]
 
     def copied() -> EarlyCopies:
-        return EarlyCopies(
-            len(entries),
-            [(places, torch.stack(data)) for places, data in stacked],
-            [(at, data.clone()) for at, data in others],
-        )
+        with torch.no_grad():
+            return EarlyCopies(
+                len(entries),
+                [(places, torch.stack(data)) for places, data in stacked],
+                [(at, data.clone()) for at, data in others],
+            )
 
-    return copied
+    return copied if entries else lambda: EarlyCopies(0, [], [])
 
 
 def _version_reader(owners: list[Any]) -> Callable[[], list[int]]:

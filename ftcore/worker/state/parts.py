@@ -112,14 +112,13 @@ class ModulePart:
 
     def is_current(self) -> bool:
         """See ``StatePart``."""
-        return (
-            all(len(held) == count for held, count in self._sizes)
-            and self.flat.is_current()
-            and all(
-                (not address or tensor.data_ptr() == address) and held.get(key) is tensor
-                for held, key, tensor, address in self._checks
-            )
-        )
+        for held, count in self._sizes:
+            if len(held) != count:
+                return False
+        for held, key, tensor, address in self._checks:
+            if (address and tensor.data_ptr() != address) or held.get(key) is not tensor:
+                return False
+        return self.flat.is_current()
 
     def collect(self) -> Iterator[FoundTensor]:
         """See ``StatePart``."""
