@@ -13,6 +13,9 @@ from harness import JOBS, Ftrun, Run, ftrun, wait_until
 from test_ftrun_operator import ask
 
 TIMING = {"hang_look_s": 1.0}
+
+PATIENCE_S = 120.0
+"""How long a run of a framework is awaited: its imports alone, twice, take a minute on a busy machine."""
 """Agents look at workers without progress after a second, so a phase of three seconds is looked at, and must go on."""
 
 Losses = dict[tuple[int, int], set[str]]
@@ -82,7 +85,7 @@ class FrameworkRuns:
         if key not in self._undisturbed:
             with ftrun(self._undisturbed_at(key), timing=TIMING) as job:
                 run = start(job, self._script, *sorted(key))
-                assert run.end() == 0
+                assert run.end(PATIENCE_S) == 0
                 check_counts(run)
                 assert "ftcore: the last checkpoint" not in run.stderr(), "without --checkpoints none is written"
                 self._undisturbed[key] = weights(run), losses(job)
@@ -96,7 +99,7 @@ class FrameworkRuns:
         expected = self.undisturbed(what)
         with ftrun(root, timing=TIMING) as job:
             run = start(job, self._script, *sorted(what), mishap=mishap)
-            assert run.end() == 0
+            assert run.end(PATIENCE_S) == 0
             check_counts(run)
             assert len(job.of("world.formed")) == 2, "one restart, for the mishap"
             assert job.of("world.formed")[-1].data.resume.source == "memory"
@@ -119,7 +122,7 @@ class FrameworkRuns:
             (shutil.copytree if source.is_dir() else shutil.copy2)(source, target)
             job.env["RESUME"] = saved
             run = start(job, self._script, *sorted(what), mishap=mishap)
-            assert run.end() == 0
+            assert run.end(PATIENCE_S) == 0
             check_counts(run)
             assert job.of("world.formed")[-1].data.resume.source == "memory"
             assert losses(job) == {key: each for key, each in expected.items() if key[1] > step}
