@@ -56,16 +56,9 @@ async def events(args: argparse.Namespace) -> int:
         if not shown:
             await _require_known(selection, reading)
             if args.format == "table":
-                empty = since is not None and until is not None and _is_after(since, until)
+                empty = since is not None and until is not None and since.is_after(until)
                 say(f"no events match the selection{': --since is after --until' if empty else ''}")
     return code or reading.exit_code
-
-
-def _is_after(since: Bound, until: Bound) -> bool:
-    """Whether two bounds of one measure leave no room between them."""
-    if since.seq is not None and until.seq is not None:
-        return since.seq > until.seq
-    return since.time is not None and until.time is not None and since.time > until.time
 
 
 async def _require_known(selection: Selection, reading: LogReading) -> None:

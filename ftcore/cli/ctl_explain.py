@@ -26,9 +26,19 @@ from ftcore.replay.causality import CausalTree, CauseNode, depth_first
 from ftcore.replay.clocks import NodeClock
 from ftcore.replay.explain import FaultOrigin, Incident
 from ftcore.replay.hang import HANGS, HangingRanks
-from ftcore.replay.incident_text import again_lines, clock_lines, cost_text, done_text, folded_answers, to_do_lines
+from ftcore.replay.incident_text import (
+    again_lines,
+    clock_lines,
+    cost_text,
+    done_text,
+    failures_title,
+    folded_answers,
+    is_cut_off,
+    to_do_lines,
+)
 from ftcore.replay.outlook import Outlook, outlook
 from ftcore.replay.overview import JobOverview
+from ftcore.states.model import JobState
 from ftcore.wording import format_elapsed, listed, plural, printable, utc
 
 if TYPE_CHECKING:
@@ -66,7 +76,7 @@ class Explanation:
         tree: its events with their causes.
         presets: what other built-in presets would have cost; None: they were not compared.
         clocks: the clocks that disagree with the log's.
-        imported: the log was made of files.
+        state: the folded state at the end of the log.
     """
 
     incident: Incident
@@ -75,7 +85,7 @@ class Explanation:
     tree: list[CauseNode]
     presets: "list[PresetCost] | None"
     clocks: list[NodeClock]
-    imported: bool
+    state: JobState
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``ftctl explain``."""
@@ -135,7 +145,7 @@ async def _explanation(args: argparse.Namespace) -> tuple[Explanation, int]:
         tree=tree.nodes(),
         presets=None if presets is None else presets.of(chosen.id),
         clocks=found.clocks.clocks(),
-        imported=found.state.imported,
+        state=found.state,
     )
     return explanation, reading.exit_code
 
@@ -179,9 +189,7 @@ def _print(found: Explanation, out: "Console", args: argparse.Namespace) -> None
     elif found.presets is None:
         out.print("\n--presets estimates what other presets would have cost", style="quiet")
     if incident.failures:
-        times = [failure.time for failure in incident.failures]
-        order = "the first one first" if times == sorted(times) else "the root cause first"
-        out.print(f"\nFailures, {order}", style="strong")
+        out.print(f"\n{failures_title(incident)}", style="strong")
         for failure in incident.failures:
             _print_failure(failure, out)
     if found.tree:
@@ -194,7 +202,7 @@ def _print_answers(found: Explanation, out: "Console") -> None:
     from rich.text import Text
 
     incident = found.incident
-    end = " where the imported files end" if found.imported and incident.closed is None else ""
+    end = " where the imported files end" if is_cut_off(incident, found.state) else ""
     out.print(Text.assemble(f"{incident.id}: ", _state(incident), end))
     head = table("", "", flexible=("",))
     head.show_header = False
@@ -203,8 +211,8 @@ def _print_answers(found: Explanation, out: "Console") -> None:
     head.add_row("why did it stop?" if fault else "what was it?", Text(printable(incident.summary), style="strong"))
     for line in _cause_lines(found):
         head.add_row("", printable(line))
-    head.add_row("what was done?", printable(done_text(incident, imported=found.imported)))
-    head.add_row("what did it cost?", cost_text(incident, found.cost, imported=found.imported))
+    head.add_row("what was done?", printable(done_text(incident, found.state)))
+    head.add_row("what did it cost?", cost_text(incident, found.cost, found.state))
     if found.outlook is not None:
         for number, line in enumerate(again_lines(found.outlook, incident)):
             head.add_row("will it come back?" if number == 0 else "", printable(line))

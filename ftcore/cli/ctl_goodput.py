@@ -37,9 +37,9 @@ async def run(args: argparse.Namespace) -> int:
 
 
 def _suffix(state: JobState) -> str:
-    if state.ending is not None:
-        return ""
-    return ", the files do not show how the job ended" if state.imported else ", the job has not ended"
+    if state.end_is_unknown:
+        return ", the files do not show how the job ended"
+    return "" if state.ending is not None else ", the job has not ended"
 
 
 class _Printer:

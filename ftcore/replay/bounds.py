@@ -29,3 +29,9 @@ class Bound(NamedTuple):
             return event.seq - self.seq
         assert self.time is not None
         return event.time - self.time
+
+    def is_after(self, other: "Bound") -> bool:
+        """Whether it is after another position of the same measure; both are settled."""
+        if self.seq is not None and other.seq is not None:
+            return self.seq > other.seq
+        return self.time is not None and other.time is not None and self.time > other.time

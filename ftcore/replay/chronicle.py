@@ -295,7 +295,7 @@ def _cost(incident: Incident, loss: Loss | None) -> str:
 def _state(state: JobState) -> str:
     if not state.run:
         return "unsubmitted"
-    return UNKNOWN if state.imported and state.ending is None else str(state.phase)
+    return UNKNOWN if state.end_is_unknown else str(state.phase)
 
 
 def _summary(

@@ -205,7 +205,9 @@ class GoodputLedger:
     def _is_steady(self, data: JobProgressed) -> bool:
         """Whether a sample only prolongs the newest span: new steps in undisturbed training. Most events of a long log
         are such samples; the general way would book them alike, at several times the cost."""
-        if self._use != TRAINING or self._open is not None or self._blocked or not self._reports or not self._row.spans:
+        if self._use != TRAINING or self._open is not None or self._blocked or not self._row.spans:
+            return False
+        if not self._reports or not self._timed:
             return False
         state, at, last = self.explainer.state, self._at, self._row.spans[-1]
         world = state.rounds.world

@@ -11,6 +11,7 @@ from ftcore.replay.accounts import IncidentCost
 from ftcore.replay.clocks import NodeClock
 from ftcore.replay.explain import Asked, Incident
 from ftcore.replay.outlook import Outlook
+from ftcore.states.model import JobState
 from ftcore.wording import format_duration, format_elapsed, format_gpu_time, plural, utc
 
 NEEDED = re.compile(f"{LACKS}`([^`]*)`")
@@ -23,15 +24,26 @@ CLOCKS_SHOWN = 3
 """Clocks that disagree that are named."""
 
 
-def done_text(incident: Incident, *, imported: bool = False) -> str:
+def is_cut_off(incident: Incident, state: JobState) -> bool:
+    """Whether the files of an import end while the incident is open, so that nothing tells what followed."""
+    return state.end_is_unknown and incident.closed is None
+
+
+def failures_title(incident: Incident) -> str:
+    """Title of the failures, which begin with the root cause: the times of an import may not be in this order."""
+    times = [failure.time for failure in incident.failures]
+    return f"Failures, {'the first one first' if times == sorted(times) else 'the root cause first'}"
+
+
+def done_text(incident: Incident, state: JobState) -> str:
     """The plans that were taken, the last one with its reason.
 
     Args:
         incident: the incident.
-        imported: the log was made of files.
+        state: the folded state at the end of the log.
     """
     taken = [asked for asked in incident.policies if asked.verdict == "take"]
-    if not taken and imported and incident.closed is None:
+    if not taken and is_cut_off(incident, state):
         return FILES_END
     if not taken:
         return "nothing: no policy took it" if incident.closed is not None else "nothing yet"
@@ -40,18 +52,18 @@ def done_text(incident: Incident, *, imported: bool = False) -> str:
     return f"{text}; paused {_paused(incident)}" if incident.outcome == "paused" else text
 
 
-def cost_text(incident: Incident, cost: IncidentCost | None, *, imported: bool = False) -> str:
+def cost_text(incident: Incident, cost: IncidentCost | None, state: JobState) -> str:
     """What it cost: time, the uses that took most of it, GPU-seconds, steps.
 
     Args:
         incident: the incident.
         cost: its cost; None: it took no time.
-        imported: the log was made of files.
+        state: the folded state at the end of the log.
     """
     lost = _lost(incident)
     steps = {"-": "no step", "not known": "steps computed again: not known"}.get(lost, f"{lost} computed again")
     if cost is None:
-        return FILES_END if imported and incident.closed is None else "no training time"
+        return FILES_END if is_cut_off(incident, state) else "no training time"
     largest = sorted(cost.seconds.items(), key=lambda item: -item[1])[:3]
     spent = ", ".join(f"{use} {format_elapsed(seconds)}" for use, seconds in largest)
     return f"{format_elapsed(cost.total_s)} ({spent}), {format_gpu_time(cost.gpu_s)}; {steps}"

@@ -401,6 +401,11 @@ class JobState:
         """Whether the log was made of files of a job that no master led."""
         return self.master is not None and (self.master.host, self.master.pid) == (IMPORTER, 0)
 
+    @property
+    def end_is_unknown(self) -> bool:
+        """Whether the log was made of files that do not show how the job ended."""
+        return self.imported and self.ending is None
+
     def reason(self) -> str:
         """Why the job is stuck, or why its run ended; empty for a job that is neither."""
         ended = self.ending.reason if self.ending is not None else ""

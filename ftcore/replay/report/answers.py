@@ -12,7 +12,7 @@ import attrs
 from ftcore.faults.taxonomy import title_of
 from ftcore.replay.accounts import HOUR_S, LOST, GoodputReport, IncidentCost
 from ftcore.replay.explain import Incident
-from ftcore.replay.incident_text import FILES_END
+from ftcore.replay.incident_text import FILES_END, is_cut_off
 from ftcore.replay.report.cases import facts
 from ftcore.replay.report.text import duration, line
 from ftcore.replay.spans import PRODUCTIVE
@@ -55,7 +55,7 @@ class FirstScreen:
         if state.ending is not None:
             kind = {"succeeded": ("The job succeeded", "good"), "failed": ("The job failed", "bad")}
             return kind.get(state.ending.outcome, (f"The job was {state.ending.outcome}", "warn"))
-        if state.imported:
+        if state.end_is_unknown:
             return "The files do not show how the job ended", "warn"
         if self._open() is not None:
             return "The job is recovering", "warn"
@@ -129,7 +129,7 @@ class FirstScreen:
             ]
             text = f"{'; '.join(parts)}."
         elif self._files_end():
-            text = f"{FILES_END[0].upper()}{FILES_END[1:]}."
+            text = _sentence(FILES_END)
         else:
             text = "No policy resolved a fault." if self._faults() else "No fault: only requests and warnings."
         if newest is not None:
@@ -158,8 +158,8 @@ class FirstScreen:
     def _cost(self) -> dict[str, Any]:
         good = self.goodput
         if good.goodput is None:
-            why = f"{good.unknown[0].upper()}{good.unknown[1:]}."
-            text = why if good.wall_s == 0 else f"Not known, of {duration(good.wall_s)}: {good.unknown}."
+            of = f"not known, of {duration(good.wall_s)}: " if good.wall_s else ""
+            text = _sentence(f"{of}{good.unknown}")
             return {"question": "What did it cost?", "text": text, "more": [], "incident": None}
         lost_s = sum(cost.total_s for cost in self.costs.values())
         gpu_s = sum(cost.gpu_s for cost in self.costs.values())
@@ -245,7 +245,8 @@ class FirstScreen:
 
     def _files_end(self) -> bool:
         """Whether the files of an import end while an incident is open."""
-        return self.state.imported and self._open() is not None
+        current = self._open()
+        return current is not None and is_cut_off(current, self.state)
 
     def tiles(self) -> list[dict[str, str]]:
         """Figures below the answers: label, value and explanation."""
@@ -271,3 +272,7 @@ class FirstScreen:
         if step is not None:
             tiles.append(("Step", f"{step:,}", "the newest completed step"))
         return [{"label": label, "value": value, "hint": hint} for label, value, hint in tiles]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

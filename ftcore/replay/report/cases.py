@@ -10,7 +10,7 @@ from ftcore.faults.taxonomy import ClassFacts, FaultClass, facts_of, title_of
 from ftcore.ids import SECOND
 from ftcore.replay.accounts import GoodputReport, IncidentCost
 from ftcore.replay.explain import Incident
-from ftcore.replay.incident_text import again_lines, cost_text, done_text, folded_answers, to_do_lines
+from ftcore.replay.incident_text import again_lines, cost_text, done_text, failures_title, folded_answers, to_do_lines
 from ftcore.replay.outlook import Outlook, outlook
 from ftcore.replay.report.limits import INCIDENTS_MAX, PAGES_MAX
 from ftcore.replay.report.text import line, several_lines
@@ -77,12 +77,12 @@ def pages(
     found = {}
     for each in [*worst, *newest]:
         expected = outlook(each, incidents, state, goodput.end)
-        found[each.id] = _page(each, costs.get(each.id), expected, begin, state.imported) | {"tree": trees.of(each.id)}
+        found[each.id] = _page(each, costs.get(each.id), expected, begin, state) | {"tree": trees.of(each.id)}
     return found
 
 
 def _page(
-    incident: Incident, cost: IncidentCost | None, expected: Outlook | None, begin: int, imported: bool
+    incident: Incident, cost: IncidentCost | None, expected: Outlook | None, begin: int, state: JobState
 ) -> dict[str, Any]:
     known = facts(incident)
     failures = incident.failures
@@ -92,8 +92,8 @@ def _page(
         "class": incident.cls,
         "detail": line(incident.detail),
         "meaning": known.meaning if known is not None else "",
-        "done": line(done_text(incident, imported=imported), 1000),
-        "cost": cost_text(incident, cost, imported=imported),
+        "done": line(done_text(incident, state), 1000),
+        "cost": cost_text(incident, cost, state),
         "again": [line(each) for each in again_lines(expected, incident)] if expected is not None else [],
         "to_do": [line(each, 1000) for each in to_do_lines(expected)] if expected is not None else [],
         "opened": utc(incident.opened),
@@ -112,6 +112,7 @@ def _page(
         "uses": cost.seconds if cost is not None else {},
         "timeline": [(step.seq, round(step.after_s, 3), line(step.what, 1000)) for step in incident.timeline],
         "failures": [_failure(each, begin) for each in failures[:FAILURES_MAX]],
+        "failures_title": failures_title(incident),
         "failure_count": len(failures),
         "ended_early": [(line(each.node or ""), each.rank) for each in incident.ended_early[:NODES_NAMED_MAX]],
         "first_seq": incident.first_seq,

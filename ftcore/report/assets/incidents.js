@@ -95,7 +95,7 @@ function incidentPage(each, page) {
       page.policy_count > page.policies.length ? note(`${count(page.policy_count - page.policies.length)} more answers: ftctl explain ${each.id}`) : null] : null,
     page.timeline.length ? [h("h4", null, "Actions and results"), table("Actions and results", ["After", "Event>", "What"], page.timeline.map(([seq, after, what]) => [took(after), String(seq), what]), "reasons")] : null,
     page.presets && page.presets.length ? [h("h4", null, "What other presets would have cost, estimated"), presetsNode(page.presets)] : null,
-    page.failures.length ? [h("h4", null, "Failures, the first one first"), page.failures.map((failure, place) => failureNode(failure, place)),
+    page.failures.length ? [h("h4", null, page.failures_title), page.failures.map((failure, place) => failureNode(failure, place)),
       page.failure_count > page.failures.length ? note(`${count(page.failure_count - page.failures.length)} more failed with it.`) : null] : null,
     page.tree.rows.length ? [h("h4", null, "What led to what"), treeNode(page.tree.rows),
       page.tree.more ? note(`${count(page.tree.more)} more events: ftctl explain ${each.id} --format json`) : null] : null,

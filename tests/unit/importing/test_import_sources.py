@@ -138,6 +138,18 @@ def test_steps_without_a_time_leave_the_goodput_unknown(tmp_path: Path) -> None:
     assert (report.goodput, report.mtbf_s, report.mttr_s) == (None, None, None) and "--steps" in report.unknown
 
 
+def test_one_step_with_a_time_makes_the_goodput_known(tmp_path: Path) -> None:
+    """Also if the first ones had none."""
+    untimed = "".join(f"step {step} loss 9.5\n" for step in range(1, 4))
+    timed = "".join(f"2026-11-24 01:{step:02d}:00 step {step} loss 9.5\n" for step in range(4, 30))
+    (tmp_path / "job.log").write_text(f"2026-11-24 01:00:00 start\n{untimed}{timed}")
+    ledger = GoodputLedger()
+    for event in imported(tmp_path / "job.log").events:
+        ledger.feed(event)
+    report = ledger.report()
+    assert report.timed and report.goodput is not None and report.goodput > 0.5
+
+
 def test_a_rank_is_quoted_without_the_prefix_of_torch(tmp_path: Path) -> None:
     """The exception comes first, not ``[rank1]: Traceback``."""
     (incident,) = imported(untimed(tmp_path)).incidents

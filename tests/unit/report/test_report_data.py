@@ -101,7 +101,9 @@ def test_pages_say_what_explain_says() -> None:
         assert page["again"] == (again_lines(expected, incident) if expected is not None else [])
         assert page["to_do"] == (to_do_lines(expected) if expected is not None else [])
         cost = goodput.cost_of(incident.id)
-        assert page["cost"] == cost_text(incident, cost) and page["done"] == done_text(incident)
+        assert page["cost"] == cost_text(incident, cost, ledger.state) and page["done"] == done_text(
+            incident, ledger.state
+        )
         assert report["clocks"] == clock_lines(clocks.clocks())
         assert page["uses"] == (cost.seconds if cost is not None else {})
 

@@ -51,6 +51,8 @@ USES: tuple[Callable[[], object], ...] = (
     numpy.random.randn,
     lambda: numpy.random.seed(7),
     lambda: torch.rand(1),
+    lambda: random.getrandbits(32 * 624),  # a whole turn: the position is the one of before
+    lambda: numpy.random.rand(312),
 )
 
 
