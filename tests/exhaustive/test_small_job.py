@@ -32,8 +32,8 @@ from ftcore.states.model import JobState
 
 SPEC = JobSpec(argv=("train.py",), nodes_min=2, nodes_max=2)
 PAGES = (Progress(steps=1, step=1, absolute=True, mono=1, loss=None),)
-STATES_MAX = 6000
-"""States whose every continuation is looked at, from each of two beginnings; ten seconds each."""
+STATES_MAX, STATES_MAX_LONG = 1500, 6000
+"""States whose every continuation is looked at, from each of two beginnings; the second with ``make long``."""
 
 TROUBLES = ("exit", "kill", "lose", "double", "failover")
 
@@ -266,7 +266,8 @@ def running() -> World:
     return world
 
 
-@pytest.mark.timeout(400)  # bound by the processor: 20 s on a quiet machine
+@pytest.mark.longer
+@pytest.mark.timeout(400)  # bound by the processor
 @pytest.mark.parametrize(
     ("root", "reached"),
     [
@@ -274,13 +275,13 @@ def running() -> World:
         (running, {"job running", "job recovering", "job forming", "round 2", "in the end running"}),
     ],
 )
-def test_whatever_happens_the_job_trains_on_or_ends(root: Callable[[], World], reached: set[str]) -> None:
+def test_whatever_happens_the_job_trains_on_or_ends(root: Callable[[], World], reached: set[str], longer: bool) -> None:
     """Always: what is done is in the log, no round is formed over a living one. Sometimes: phases. In the end: rest."""
     first = root()
     seen, frontier = {first.key()}, deque([pickle.dumps(first)])
     sometimes: set[str] = set()
-    explored = 0
-    while frontier and explored < STATES_MAX:
+    explored, most = 0, STATES_MAX_LONG if longer else STATES_MAX
+    while frontier and explored < most:
         packed = frontier.popleft()
         explored += 1
         here: World = pickle.loads(packed)
@@ -296,4 +297,4 @@ def test_whatever_happens_the_job_trains_on_or_ends(root: Callable[[], World], r
             here.settle()
             sometimes |= {f"in the end {here.state.phase}", f"round {here.state.rounds.newest}"}
     assert sometimes >= reached
-    assert explored == STATES_MAX
+    assert explored == most

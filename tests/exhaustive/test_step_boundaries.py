@@ -267,7 +267,9 @@ def hasty(self: Any, words: BoundaryWords, number: int, step: int | None) -> boo
 PAUSE, SAVE, AGAIN = (find, pause), (find, save), (resume, find, pause)
 
 
-@pytest.mark.parametrize(("orders", "ranks"), [(PAUSE, 2), (SAVE, 2), (AGAIN, 2), (PAUSE, 3), (SAVE, 3)])
+@pytest.mark.parametrize(
+    ("orders", "ranks"), [(PAUSE, 2), (SAVE, 2), (AGAIN, 2), (PAUSE, 3), pytest.param(SAVE, 3, marks=pytest.mark.long)]
+)
 def test_ranks_stop_and_save_at_one_boundary(orders: tuple[Order, ...], ranks: int) -> None:
     """All ranks end at the boundary of the second order; none passes it, none waits for one that stands before it."""
     assert Job(*orders, ranks=ranks, last=4 - ranks, stopped=orders is AGAIN).explore() == ""

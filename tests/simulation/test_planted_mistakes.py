@@ -235,7 +235,7 @@ def policies_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fold_differently(monkeypatch, PolicyConsidered, lambda state: state.incident.asked.clear)
 
 
-@plant("IncidentsEnd")
+@plant("IncidentsEnd", long=True)
 def the_budget_of_restarts_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_restart, "spent", lambda *args: "")
 
@@ -293,7 +293,7 @@ def a_decision_depends_on_more_than_the_log(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(budget, "backoff_s", lambda *args: backoff_s(*args) + next(calls) / 1000)
 
 
-@plant("OwnFaultsStopNothing", {**AWAY, "faults": ("store_down",)})
+@plant("OwnFaultsStopNothing", {**AWAY, "faults": ("store_down",)}, long=True)
 def a_new_master_grants_no_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "due", lambda deadline, led_since, lease_s: deadline)
 
@@ -416,7 +416,7 @@ def an_agent_forgets_what_it_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox.Outbox, "unacknowledged", careless)
 
 
-@plant("Liveness")
+@plant("Liveness", long=True)
 def orders_are_not_repeated_to_agents_that_call_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "unanswered", lambda state, node, incarnation: [])
 

@@ -79,6 +79,7 @@ def test_one_of_two_hosts_that_cannot_reach_each_other_goes(tmp_path: Path) -> N
         job.end(*runs.values())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_two_hosts_alone_that_cannot_reach_each_other(tmp_path: Path) -> None:
     """With nobody beside them the job goes on with one, if it may."""
@@ -94,7 +95,10 @@ def test_two_hosts_alone_that_cannot_reach_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("deaf", "to"), [NODES, NODES[::-1]], ids=["to-the-later", "to-the-earlier"])
+@pytest.mark.parametrize(
+    ("deaf", "to"),
+    [pytest.param(*NODES, id="to-the-later", marks=pytest.mark.long), pytest.param(*NODES[::-1], id="to-the-earlier")],
+)
 def test_a_link_that_is_cut_one_way(tmp_path: Path, deaf: str, to: str) -> None:
     """One host hears nothing from the other, which still hears it: the pair is found as with a whole cut."""
     with fleet(tmp_path, 6, timing=SOON) as job:
@@ -108,6 +112,7 @@ def test_a_link_that_is_cut_one_way(tmp_path: Path, deaf: str, to: str) -> None:
         job.end(*runs.values())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_two_hosts_that_are_both_needed_start_again_until_the_link_is_back(tmp_path: Path) -> None:
     """In the new round the workers cannot even connect, which is found as well; with the link the training goes on."""

@@ -31,7 +31,7 @@ def test_an_agent_may_die_at_every_phase_of_a_start(tmp_path: Path, kind: str) -
 @pytest.mark.parametrize(
     "kind", ["worker.failed", "action.ordered", "workers.stopped", "world.formed", "workers.started"]
 )
-@pytest.mark.parametrize("node", ["node0", "node1"])
+@pytest.mark.parametrize("node", ["node0", pytest.param("node1", marks=pytest.mark.long)])
 def test_an_agent_may_die_at_every_phase_of_a_recovery(tmp_path: Path, kind: str, node: str) -> None:
     """Whichever node is lost while another fault is being repaired, the job trains again with all its nodes."""
     with ftrun(tmp_path) as job:

@@ -47,7 +47,9 @@ def floor(job: Ftrun) -> Floor:
     return asyncio.run(look())
 
 
-@pytest.mark.parametrize("backend", ["sqlite", pytest.param("etcd", marks=pytest.mark.etcd)])
+@pytest.mark.parametrize(
+    "backend", [pytest.param("sqlite", marks=pytest.mark.long), pytest.param("etcd", marks=pytest.mark.etcd)]
+)
 def test_a_long_log_is_archived_while_masters_die(tmp_path: Path, backend: str, request: pytest.FixtureRequest) -> None:
     """Killed masters leave no gap; every command reads archive and live log as one, or says why it cannot."""
     store = request.getfixturevalue("etcd").url(uuid.uuid4().hex) if backend == "etcd" else ""

@@ -294,7 +294,7 @@ def test_fewer_nodes_share_the_state_of_a_lost_one(job: Ftrun) -> None:
     assert len(set.union(*map(weights, runs.values()))) == 1
 
 
-@pytest.mark.parametrize("layout", ["ddp", "fsdp"])
+@pytest.mark.parametrize("layout", [pytest.param("ddp", marks=pytest.mark.long), "fsdp"])
 def test_another_number_of_ranks_resumes(job: Ftrun, layout: str) -> None:
     """Saved by two ranks, loaded by three."""
     first = start(job, layout=layout, until=20)

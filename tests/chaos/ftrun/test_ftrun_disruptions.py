@@ -36,7 +36,9 @@ def check_one_round(job: Ftrun) -> None:
     assert len(job.of("world.formed")) == 1 and not job.of("worker.failed")
 
 
-@pytest.mark.parametrize("victim", ["", "master", "worker"])
+@pytest.mark.parametrize(
+    "victim", [pytest.param("", marks=pytest.mark.long), pytest.param("master", marks=pytest.mark.long), "worker"]
+)
 def test_the_training_waits_for_the_maintenance_of_a_node(job: Ftrun, victim: str) -> None:
     """Also under a new master; and in the next round, if a worker is killed meanwhile."""
     run = start(job, "--local-nodes", "2", "--platform", "local:?maintain=node1@2s/6s")

@@ -46,7 +46,9 @@ def dumps(place: Path) -> list[dict[str, Any]]:
     return [json.loads((place / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize("how", [(), ("--no-preload",)], ids=["fork", "exec"])
+@pytest.mark.parametrize(
+    "how", [pytest.param((), id="fork"), pytest.param(("--no-preload",), id="exec", marks=pytest.mark.long)]
+)
 def test_workers_find_what_torchruns_find(tmp_path: Path, how: tuple[str, ...]) -> None:
     """Both launchers are run for real, in the same directory and environment; all differences are listed above."""
     with ftrun(tmp_path) as job:

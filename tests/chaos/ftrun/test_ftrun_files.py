@@ -80,11 +80,21 @@ def test_sockets_lie_where_no_login_ends(tmp_path: Path) -> None:
     shutil.rmtree(home)
 
 
+ALL_FILES = (".run", "job.db.lock", "job.db.wake", "agents")
+
+
 @pytest.mark.parametrize(
-    "which", [(".run",), ("job.db.lock",), (".run", "job.db.lock", "job.db.wake", "agents")], ids=len
+    ("victim", "which"),
+    [
+        pytest.param("master", (".run",), marks=pytest.mark.long),
+        ("master", ("job.db.lock",)),
+        ("master", ALL_FILES),
+        ("agent", (".run",)),
+        pytest.param("agent", ("job.db.lock",), marks=pytest.mark.long),
+        pytest.param("agent", ALL_FILES, marks=pytest.mark.long),
+    ],
 )
-@pytest.mark.parametrize("victim", ["master", "agent"])
-def test_files_are_removed_under_a_job(tmp_path: Path, which: tuple[str, ...], victim: str) -> None:
+def test_files_are_removed_under_a_job(tmp_path: Path, victim: str, which: tuple[str, ...]) -> None:
     """Sockets, locks and outboxes are swept away, then a process is killed: no healthy node is lost, and what died is
     followed as ever."""
     home = short_home()

@@ -48,7 +48,7 @@ def check_no_step_is_lost(job: Ftrun, nodes: int) -> None:
     assert not job.of("worker.failed")
 
 
-@pytest.mark.parametrize("layout", ["ddp", "fsdp"])
+@pytest.mark.parametrize("layout", [pytest.param("ddp", marks=pytest.mark.long), "fsdp"])
 def test_a_job_grows_at_a_step_boundary(job: Ftrun, layout: str) -> None:
     """From 2 to 3 nodes; the state comes from memory, also if no node holds all of it."""
     runs = [start(job, layout, f"--node-id={node}") for node in "ab"]
@@ -63,7 +63,7 @@ def test_a_job_grows_at_a_step_boundary(job: Ftrun, layout: str) -> None:
     assert len(set.union(*map(weights, runs))) == 1
 
 
-@pytest.mark.parametrize("layout", ["ddp", "fsdp"])
+@pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp", marks=pytest.mark.long)])
 def test_a_node_is_drained_at_a_step_boundary(job: Ftrun, layout: str) -> None:
     """From 3 to 2 nodes; what only the node that leaves holds is on storage before it does."""
     run = start(job, layout, "--local-nodes", "3")

@@ -50,7 +50,9 @@ def test_a_worker_that_was_stopped_for_good(tmp_path: Path) -> None:
         assert len(job.of("incident.opened")) == 1
 
 
-@pytest.mark.parametrize("how", [(), ("--no-preload",)], ids=["fork", "exec"])
+@pytest.mark.parametrize(
+    "how", [pytest.param((), id="fork"), pytest.param(("--no-preload",), id="exec", marks=pytest.mark.long)]
+)
 def test_a_worker_that_waits_for_ever_is_named_with_its_place(tmp_path: Path, how: tuple[str, ...]) -> None:
     """A rank that sleeps outside of a collective, and the other that waits for it there, however they were started."""
     with ftrun(tmp_path, timing=SOON) as job:

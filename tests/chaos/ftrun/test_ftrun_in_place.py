@@ -18,6 +18,12 @@ KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 STOPPED = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 
+NODES = pytest.mark.parametrize(
+    "nodes",
+    [pytest.param(ONE_NODE, id="one-node", marks=pytest.mark.long), pytest.param(TWO_NODES, id="two-nodes")],
+)
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Ftrun]:
     with ftrun(tmp_path) as one:
@@ -60,7 +66,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         return found
 
 
-@pytest.mark.parametrize("nodes", [ONE_NODE, TWO_NODES], ids=["one-node", "two-nodes"])
+@NODES
 def test_a_step_is_computed_again_in_the_same_processes(
     job: Ftrun, nodes: tuple[str, ...], undisturbed: set[str]
 ) -> None:
@@ -131,7 +137,7 @@ def test_a_lower_learning_rate_helps_where_other_data_does_not(tmp_path: Path) -
         assert all(rate == "1.4" and float(loss) < 2 for rate, loss in found)
 
 
-@pytest.mark.parametrize("nodes", [ONE_NODE, TWO_NODES], ids=["one-node", "two-nodes"])
+@NODES
 def test_only_the_dead_process_is_started_again(job: Ftrun, nodes: tuple[str, ...], undisturbed: set[str]) -> None:
     """Each rank dies once, the second time while the first recovery is in its last round; the other one stays."""
     run = start(job, *nodes, faults={0: {"backward 12": KILLED}, 1: {"forward 25": KILLED}})

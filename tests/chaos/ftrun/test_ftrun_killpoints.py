@@ -322,7 +322,7 @@ LAST_PARTS = {"after record_snapshot", "after name_piece"}
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("backend", ["sqlite", pytest.param("etcd", marks=pytest.mark.etcd)])
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("etcd", marks=[pytest.mark.etcd, pytest.mark.long])])
 def test_a_log_that_is_kept_small(tmp_path: Path, backend: str, longer: bool, request: pytest.FixtureRequest) -> None:
     """A snapshot is made, a piece is archived, the live log is cut: wherever the master dies, no event is lost, twice
     there or changed, the next one goes on with the same work, and no worker notices."""

@@ -86,7 +86,7 @@ def resume(job: Lost, rounds_before: int) -> None:
 
 
 @pytest.mark.etcd
-@pytest.mark.parametrize("way", ["resume", "stop"])
+@pytest.mark.parametrize("way", ["resume", pytest.param("stop", marks=pytest.mark.long)])
 def test_keys_are_deleted_under_a_job(job: tuple[Lost, Cluster], way: str) -> None:
     """A new log is recognised by its identity: it forms no world before an operator has said so."""
     lost, cluster = job
@@ -158,7 +158,7 @@ def test_a_sqlite_log_is_overwritten_with_an_older_copy(tmp_path: Path) -> None:
         resume(lost, 1)
 
 
-@pytest.mark.parametrize("way", ["resume", "stop"])
+@pytest.mark.parametrize("way", [pytest.param("resume", marks=pytest.mark.long), "stop"])
 def test_a_log_is_overwritten_with_a_copy_in_which_the_job_had_ended(tmp_path: Path, way: str) -> None:
     """The copy is of the end of an earlier run: nothing is begun or ended for it before an operator has decided."""
     with checked(Lost(tmp_path)) as lost:

@@ -67,7 +67,7 @@ def test_agent_and_master_die_together(tmp_path: Path) -> None:
         assert not gone(job.pids(1))
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_frozen_master_is_deposed(tmp_path: Path, nodes: int) -> None:
     """A master that freezes is replaced without a worker noticing; when it wakes, nothing of it counts and it ends."""
     with ftrun(tmp_path) as job:

@@ -64,7 +64,7 @@ def test_what_a_plain_script_cannot_do_is_passed_over(tmp_path: Path, wish: str)
         assert len(job.of("world.formed")) == 1
 
 
-@pytest.mark.parametrize("wish", ["drain", "evict"])
+@pytest.mark.parametrize("wish", ["drain", pytest.param("evict", marks=pytest.mark.long)])
 def test_the_job_goes_on_without_a_node(tmp_path: Path, wish: str) -> None:
     """With no machine for another, one node is released and not started anew; the other goes on alone. It trains
     again as soon as an operator admits it."""

@@ -299,6 +299,7 @@ def test_a_preempted_node_leaves_and_comes_back(tmp_path: Path) -> None:
         assert run.end() == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_slow_rank_of_a_pipeline_is_named_among_its_stage(tmp_path: Path) -> None:
     """The second stage works twice as long, and waits are everywhere: the slow rank of the first one is named."""

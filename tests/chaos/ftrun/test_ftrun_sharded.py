@@ -38,7 +38,13 @@ def ends(*runs: Run) -> dict[int, tuple[int, str]]:
     return {int(rank): (int(pid), digest) for rank, pid, digest in found}
 
 
-@pytest.mark.parametrize("mode", [(), ("tensor",)], ids=["fsdp2", "fsdp2-and-tensor-parallel"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param((), id="fsdp2", marks=pytest.mark.long),
+        pytest.param(("tensor",), id="fsdp2-and-tensor-parallel"),
+    ],
+)
 def test_a_sharded_job_goes_on_in_the_same_processes(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, mode: tuple[str, ...]
 ) -> None:

@@ -11,12 +11,21 @@ from harness import ftrun, gone, kill, wait_until
 SAVE = "time.sleep(0.3); (HERE / f'saved.{RANK}').write_text(str(step)); sys.exit(0)"
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 5, signal.SIGHUP: 5}
 ALONE, LOCAL = ["--nproc-per-node", "2"], ["--local-nodes", "2"]
-FORMS = pytest.mark.parametrize("flags", [ALONE, LOCAL], ids=["alone", "local-nodes"])
+CHOSEN = [(signal.SIGTERM, LOCAL), (signal.SIGINT, ALONE), (signal.SIGHUP, ALONE)]
+"""What is tried without ``make long``."""
+
+FORMS = pytest.mark.parametrize(
+    "flags", [pytest.param(ALONE, id="alone", marks=pytest.mark.long), pytest.param(LOCAL, id="local-nodes")]
+)
+WAYS = [
+    pytest.param(number, flags, id=f"{number.name}-{name}", marks=() if (number, flags) in CHOSEN else pytest.mark.long)
+    for number in CODES
+    for name, flags in (("alone", ALONE), ("local-nodes", LOCAL))
+]
 
 
-@FORMS
-@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
-def test_a_signal_ends_the_job_after_workers_saved(tmp_path: Path, flags: list[str], number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "flags"), WAYS)
+def test_a_signal_ends_the_job_after_workers_saved(tmp_path: Path, number: signal.Signals, flags: list[str]) -> None:
     """The job ends as stopped, with the signal's exit code, once every worker has saved in its own time."""
     with ftrun(tmp_path) as job:
         for rank in (0, 1):

@@ -99,7 +99,9 @@ def test_a_full_disk_under_the_outbox_stops_no_training(tmp_path: Path, small_di
 GONE = "was removed or replaced while in use"
 
 
-@pytest.mark.parametrize("comes_back", [True, False], ids=["put back", "removed"])
+@pytest.mark.parametrize(
+    "comes_back", [pytest.param(True, id="put back", marks=pytest.mark.long), pytest.param(False, id="removed")]
+)
 def test_a_log_that_is_taken_away_stops_no_training(tmp_path: Path, comes_back: bool) -> None:
     """The whole state directory goes under a job: each node says so once, trains on, and nobody spins; put back, it is
     led again, and a worker's end is recovered from. Without it only a signal ends the job."""

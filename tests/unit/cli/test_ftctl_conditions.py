@@ -127,14 +127,14 @@ def hostile(place: Path) -> Made:
 
 
 def huge(place: Path) -> Made:
-    """Messages of ten megabytes, as only a foreign log has them: ftcore's own are limited."""
+    """Messages of one megabyte, as only a foreign log has them: ftcore's own are limited."""
     events = []
     for event in driven().events:
         data = event.data
         if isinstance(data, WorkerFailed):
-            data = msgspec.structs.replace(data, tail="x\x1b[31m" * 2_000_000)
+            data = msgspec.structs.replace(data, tail="x\x1b[31m" * 200_000)
         elif event.type == "incident.opened":
-            data = msgspec.structs.replace(data, fault=msgspec.structs.replace(data.fault, summary="y" * 10_000_000))
+            data = msgspec.structs.replace(data, fault=msgspec.structs.replace(data.fault, summary="y" * 1_000_000))
         events.append(msgspec.structs.replace(event, data=data))
     return archive(place / "demo.ftlog", events), (1, 4)
 

@@ -72,7 +72,12 @@ def _compiled(script: Path, kind: str, form: str, hooks: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "form", "when"), [("adam", "optimizer", "hooked"), ("sgd", "whole", "hooked"), ("sgd", "whole", "early")]
+    ("kind", "form", "when"),
+    [
+        ("adam", "optimizer", "hooked"),
+        pytest.param("sgd", "whole", "hooked", marks=pytest.mark.long),
+        pytest.param("sgd", "whole", "early", marks=pytest.mark.long),
+    ],
 )
 def test_hooks_change_nothing_that_is_compiled(tmp_path: Path, kind: str, form: str, when: str) -> None:
     """Graphs, breaks and messages of a compiled step are the same with hooks, installed before or after torch."""

@@ -5,7 +5,15 @@ import pytest
 from rank_processes import Ranks
 from states import loaded, same, whole
 
-LAYOUTS = [("plain", 1), ("ddp", 2), ("fsdp2", 3), ("hsdp", 4), ("tp", 2), ("2d", 4), ("fsdp1", 2)]
+LAYOUTS = [
+    ("plain", 1),
+    ("ddp", 2),
+    pytest.param("fsdp2", 3, marks=pytest.mark.long),
+    pytest.param("hsdp", 4, marks=pytest.mark.long),
+    pytest.param("tp", 2, marks=pytest.mark.long),
+    ("2d", 4),  # fsdp2 and tensor parallel
+    ("fsdp1", 2),
+]
 
 pytestmark = pytest.mark.timeout(300)  # several processes with torch, one after the other
 

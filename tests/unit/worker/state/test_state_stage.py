@@ -59,6 +59,7 @@ def test_state_grows_and_shrinks(ranks: Ranks) -> None:
         ranks("stage_cases:grows", load=step, resume=(step, "storage"), of=1)
 
 
+@pytest.mark.long
 def test_many_small_tensors(ranks: Ranks) -> None:
     """10,000 parameters and their optimizer state."""
     first = ranks("stage_cases:many", load=False)
