@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import api_examples
-import attrs
 import extension_points
+import msgspec
 from drawing import job_flow, named, to_mermaid_grouped
 
 from ftcore import timing, worker
@@ -407,7 +407,7 @@ def timing_page() -> str:
     lines = ["# Time constants", "", "Defaults of every job, in seconds.", ""]
     lines += _table(
         ("constant", "default", "meaning"),
-        [(f"`{field.name}`", f"{field.default:g}", meanings[field.name]) for field in attrs.fields(Timing)],
+        [(f"`{field.name}`", f"{field.default:g}", meanings[field.name]) for field in msgspec.structs.fields(Timing)],
     )
     source = textwrap.dedent(inspect.getsource(Timing.check))
     rules = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]

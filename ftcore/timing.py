@@ -31,7 +31,7 @@ to three heartbeats, 4.8 s. Master and agents send each other a message at least
 for another master.
 """
 
-import attrs
+import msgspec
 
 BEATS_PER_S = 2000
 """Most heartbeats per second that a master receives: about a third of a core."""
@@ -46,8 +46,7 @@ MASTER_LEASE_MAX_S = 6.0
 """Together with a node's lease: the longest time in which the loss of the master's node may go unnoticed."""
 
 
-@attrs.frozen(kw_only=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Time constants of a job, in seconds. See the module's table for the meaning of each."""
 
     heartbeat_s: float = 0.5
@@ -77,7 +76,7 @@ class Timing:
         """
         heartbeat_s = max(self.heartbeat_s, min(nodes / BEATS_PER_S, HEARTBEAT_MAX_S))
         master_lease_s = max(self.master_lease_s, min(nodes / CALLERS_PER_S, MASTER_LEASE_MAX_S))
-        return attrs.evolve(
+        return msgspec.structs.replace(
             self,
             heartbeat_s=heartbeat_s,
             node_lease_s=max(self.node_lease_s, 3 * heartbeat_s),

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
-import attrs
+import msgspec
 
 from ftcore.cli.ctl_output import say
 from ftcore.cli.ctl_store import joined, opened
@@ -31,8 +31,7 @@ class Fed(Protocol):
         """See ``Reader.feed``."""
 
 
-@attrs.define
-class LogReading:
+class LogReading(msgspec.Struct):
     """A log that is read as far as possible.
 
     Attributes:
@@ -49,9 +48,9 @@ class LogReading:
     error: FtcoreError | None = None
     ends: Seq = Seq(0)
     halfway: bool = False
-    unknown: UnknownParts = attrs.field(factory=UnknownParts)
+    unknown: UnknownParts = msgspec.field(default_factory=UnknownParts)
     _noted: int = 0
-    _told: set[str] = attrs.field(factory=set)
+    _told: set[str] = msgspec.field(default_factory=set)
 
     @property
     def exit_code(self) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import attrs
+import msgspec
 
 from ftcore.launch import lean  # noqa: F401  # isort: skip -- first of all
 from ftcore.cli import options
@@ -454,12 +455,12 @@ def _timing(
     timing = base_timing()
     if shutdown_timeout_s is not None:
         back_s = max(timing.return_window_s, 2.0 * shutdown_timeout_s)
-        timing = attrs.evolve(timing, stop_grace_s=float(shutdown_timeout_s), return_window_s=back_s)
+        timing = msgspec.structs.replace(timing, stop_grace_s=float(shutdown_timeout_s), return_window_s=back_s)
     if join_window_s is None:
         return timing
     if not 0 <= join_window_s <= JOIN_WINDOW_MAX_S:
         parser.error(f"--join-window: found {join_window_s:g}; expected seconds, 0 to {JOIN_WINDOW_MAX_S:.0f}")
-    return attrs.evolve(timing, join_window_s=join_window_s)
+    return msgspec.structs.replace(timing, join_window_s=join_window_s)
 
 
 def _lead_delay_s(args: argparse.Namespace, *, alone: bool) -> float | None:

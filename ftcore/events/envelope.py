@@ -7,7 +7,6 @@ display and for measuring phases, never for decisions.
 
 from typing import Any, NamedTuple
 
-import attrs
 import msgspec
 
 from ftcore.events.registry import Kind, type_of
@@ -97,8 +96,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return type_of(self.data).name
 
 
-@attrs.frozen(kw_only=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True, kw_only=True):
     """Payload of an event whose type or version this ftcore does not know: kept and shown, never interpreted.
 
     Args:

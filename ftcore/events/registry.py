@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
-import attrs
+import msgspec
 
 C = TypeVar("C")
 Fields = dict[str, Any]
@@ -23,8 +23,7 @@ class Kind(StrEnum):
     DECISION = "decision"
 
 
-@attrs.frozen(kw_only=True)
-class EventType:
+class EventType(msgspec.Struct, frozen=True, kw_only=True):
     """One registered type of event.
 
     Args:

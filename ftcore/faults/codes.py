@@ -7,7 +7,7 @@ modules, POSIX. The meanings for a job are ftcore's own.
 import signal
 from enum import StrEnum
 
-import attrs
+import msgspec
 
 
 class Wc(StrEnum):
@@ -63,8 +63,7 @@ class XidKind(StrEnum):
     """Set up wrongly."""
 
 
-@attrs.frozen
-class Xid:
+class Xid(msgspec.Struct, frozen=True):
     """Xids with one meaning.
 
     Args:

@@ -6,7 +6,7 @@ distinctions are a fault's ``detail``; a rule states its action where it differs
 
 from enum import StrEnum
 
-import attrs
+import msgspec
 
 
 class FaultClass(StrEnum):
@@ -66,8 +66,7 @@ class Severity(StrEnum):
     """The job is stopped until an operator has changed something."""
 
 
-@attrs.frozen
-class ClassFacts:
+class ClassFacts(msgspec.Struct, frozen=True):
     """Facts of a class.
 
     Args:
@@ -359,7 +358,7 @@ DETAILS: dict[tuple[str, str], ClassFacts] = {
     (F.SIGNAL_PREEMPTION, "maintenance-notice"): MAINTAINED,
     (F.STORAGE, "storage-away"): AWAY,
     **{
-        (F.SIGNAL_PREEMPTION, name): attrs.evolve(CLASSES[F.SIGNAL_PREEMPTION], title="external signal")
+        (F.SIGNAL_PREEMPTION, name): msgspec.structs.replace(CLASSES[F.SIGNAL_PREEMPTION], title="external signal")
         for name in ("sigterm", "sigint", "sighup")
     },
 }

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 
-import attrs
 import msgspec
 
 from ftcore.errors import UsageError
@@ -39,7 +38,7 @@ def base_timing() -> Timing:
         return DEFAULT
     try:
         timing = msgspec.json.decode(text, type=dict[str, float])
-        changed = attrs.evolve(DEFAULT, **timing)
+        changed = msgspec.structs.replace(DEFAULT, **timing)
         changed.check()
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise UsageError(

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import attrs
+import msgspec
 
 from ftcore.errors import FtcoreError, LogFull, UsageError
 
@@ -30,8 +30,7 @@ STDOUT = "-"
 """Standard output on a command line."""
 
 
-@attrs.frozen
-class FileKind:
+class FileKind(msgspec.Struct, frozen=True):
     """A kind of output file.
 
     Args:

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import attrs
+import msgspec
 
 from ftcore.errors import LogCorrupt, NotFound, StoreError, UsageError
 from ftcore.ids import JobName, Seq
@@ -35,8 +35,7 @@ DRAFT_S = 600.0
 """Seconds without a write after which a draft counts as abandoned; writing a piece takes seconds at most."""
 
 
-@attrs.frozen
-class LogPiece:
+class LogPiece(msgspec.Struct, frozen=True):
     """A file with the events ``first`` to ``last``."""
 
     path: Path

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-import attrs
+import msgspec
 
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
@@ -15,8 +15,7 @@ SNAPSHOTS_KEPT = 2
 """If the newest snapshot is unusable, the previous one saves reading the whole log."""
 
 
-@attrs.frozen(kw_only=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate for leadership, as recorded in the log.
 
     Args:
@@ -30,8 +29,7 @@ class Candidate:
     address: str
 
 
-@attrs.frozen(kw_only=True)
-class Leader:
+class Leader(msgspec.Struct, frozen=True, kw_only=True):
     """The current or last leader.
 
     Args:
@@ -59,8 +57,7 @@ class Leadership(Protocol):
         """Release the leadership, so that another candidate can win at once. Idempotent."""
 
 
-@attrs.frozen(kw_only=True)
-class Floor:
+class Floor(msgspec.Struct, frozen=True, kw_only=True):
     """The start of the live log.
 
     Args:
@@ -74,8 +71,7 @@ class Floor:
     archive: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The folded state of a log up to a seq, stored so that earlier events need not be read again.
 
     Args:
@@ -87,8 +83,7 @@ class Snapshot:
     body: bytes
 
 
-@attrs.frozen(kw_only=True)
-class Space:
+class Space(msgspec.Struct, frozen=True, kw_only=True):
     """How full a log's store is.
 
     Args:

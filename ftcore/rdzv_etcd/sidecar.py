@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 
 from ftcore.launch import lean  # noqa: F401  # isort: skip -- first of all
 from ftcore.errors import FtcoreError, UsageError
@@ -147,7 +148,7 @@ def _config(given: dict[str, Any], name: str, state_dir: Path) -> NodeConfig:
 def _submission(given: dict[str, Any]) -> Submission:
     timing = base_timing()
     if "join_window" in given:
-        timing = attrs.evolve(timing, join_window_s=given["join_window"])
+        timing = msgspec.structs.replace(timing, join_window_s=given["join_window"])
     program = given.get("spec", {"argv": given["command"][:1]})
     spec = JobSpec(
         argv=tuple(program["argv"]),

@@ -5,7 +5,7 @@ import fnmatch
 from collections.abc import Collection, Iterator
 from typing import Any
 
-import attrs
+import msgspec
 
 from ftcore.commands import CheckHealth, DeleteNodes, ReplaceNodes
 from ftcore.events.action import ActionOrdered
@@ -21,8 +21,7 @@ NAMED_MAX = 10
 """Known names listed in the message about an unknown name."""
 
 
-@attrs.frozen(kw_only=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on events; None means no condition.
 
     Args:

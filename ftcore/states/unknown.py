@@ -1,14 +1,13 @@
 """What this ftcore does not know of a log that it reads."""
 
-import attrs
+import msgspec
 
 from ftcore.events.envelope import Event, Unknown
 from ftcore.events.master import MasterElected
 from ftcore.states.revisions import NEWEST
 
 
-@attrs.define
-class UnknownParts:
+class UnknownParts(msgspec.Struct):
     """What is unknown of the events so far.
 
     Attributes:
@@ -16,7 +15,7 @@ class UnknownParts:
         newer: the newest unknown revision of the decision rules that a master used; 0: all are known.
     """
 
-    skipped: dict[str, int] = attrs.field(factory=dict)
+    skipped: dict[str, int] = msgspec.field(default_factory=dict)
     newer: int = 0
 
     def note(self, event: Event) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import attrs
+import msgspec
 import pytest
 from etcd_cluster import Cluster, Proxy, run
 from test_etcd_log import ME, append, check, event, opened
@@ -133,7 +133,7 @@ def test_a_leader_whose_process_died_is_not_waited_for(etcd: Cluster):
     """Its lease would run for ten minutes more; a candidate that was in touch with it takes over, and it is fenced."""
 
     async def body() -> None:
-        timing = attrs.evolve(DEFAULT, master_lease_s=600.0, master_renew_s=200.0)
+        timing = msgspec.structs.replace(DEFAULT, master_lease_s=600.0, master_renew_s=200.0)
         code = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
         code += "c = s.accept(); print('in touch', flush=True); c[0].recv(1)"
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as leader:
@@ -142,7 +142,7 @@ def test_a_leader_whose_process_died_is_not_waited_for(etcd: Cluster):
             store = EtcdStore.from_url(etcd.url("dead"), timing=timing)
             try:
                 log, other = [await store.open(JobName("j"), create=True) for _ in range(2)]
-                first = await log.campaign(attrs.evolve(ME, address=address))
+                first = await log.campaign(msgspec.structs.replace(ME, address=address))
                 second = asyncio.create_task(other.campaign(ME))
                 assert await asyncio.to_thread(leader.stdout.readline) == "in touch\n"
                 assert not second.done()

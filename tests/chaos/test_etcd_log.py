@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
-import attrs
+import msgspec
 import pytest
 from etcd_cluster import Cluster, Proxy, require_etcd, run
 
@@ -316,7 +316,7 @@ def test_what_a_follower_missed_is_archived_cut_off_and_compacted(own_etcd: Clus
     events make; a plain handle is told that its place is gone."""
 
     async def body() -> None:
-        state, unhurried = JobState(), attrs.evolve(DEFAULT, master_lease_s=60.0)
+        state, unhurried = JobState(), msgspec.structs.replace(DEFAULT, master_lease_s=60.0)
         async with Proxy(own_etcd.members[0].port) as proxy, opened(own_etcd.url(), "j", unhurried) as log:
             away = f"etcd://127.0.0.1:{proxy.port}"
             async with opened(away, "j") as one, opened(away, "j") as two, opened(away, "j") as three:
@@ -445,7 +445,7 @@ def test_large_batches_and_reads_from_the_middle(etcd: Cluster):
     """A batch of several segments lands whole; any part of it can be read."""
 
     async def body() -> None:
-        unhurried = attrs.evolve(DEFAULT, master_lease_s=60.0)  # a busy machine must not cost the leadership
+        unhurried = msgspec.structs.replace(DEFAULT, master_lease_s=60.0)  # a busy machine must not cost the leadership
         async with opened(etcd.url("large"), "j", unhurried) as log:
             leadership = await log.campaign(ME)
             await append(log, leadership.term, 1)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-import attrs
+import msgspec
 import pytest
 from etcd_cluster import Cluster, run
 
@@ -41,7 +41,7 @@ def test_standbys_of_an_idle_job_write_nothing(etcd: Cluster):
     async def body() -> None:
         config = Config.from_url(etcd.url())
         keys = Keys(b"/idle/")
-        timing = attrs.evolve(DEFAULT, master_lease_s=1.0, master_renew_s=0.3)
+        timing = msgspec.structs.replace(DEFAULT, master_lease_s=1.0, master_renew_s=0.3)
         clients = [Counting(config, looks=3) for _ in range(3)]
         elections = [Election(client, keys, timing) for client in clients]
         leadership = await elections[0].campaign(ME)

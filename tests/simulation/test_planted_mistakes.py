@@ -61,7 +61,7 @@ KEPT_SMALL: Focus = {
 SPIKES: Focus = {"faults": (SPIKE, "worker_kill"), "every_s": 3.0, "total": 10_000, "checkpoint_every": 5}
 SPEC = draw(0).spec
 PAUSES: Focus = {
-    "spec": msgspec.structs.replace(SPEC, timing=attrs.evolve(SPEC.timing, **SOON)),
+    "spec": msgspec.structs.replace(SPEC, timing=msgspec.structs.replace(SPEC.timing, **SOON)),
     "faults": (),
     "step_s": 0.1,
     "total": 10_000,

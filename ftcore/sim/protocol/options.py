@@ -298,7 +298,7 @@ def _with_pauses(options: SimOptions) -> SimOptions:
     if chance.random() < 0.8:
         return options
     hangs = chance.random() < 0.5 and not options.harmless and "worker_hang" not in options.faults
-    spec = msgspec.structs.replace(options.spec, timing=attrs.evolve(options.spec.timing, **SOON))
+    spec = msgspec.structs.replace(options.spec, timing=msgspec.structs.replace(options.spec.timing, **SOON))
     return attrs.evolve(
         options,
         spec=spec,

@@ -116,7 +116,7 @@ def test_events_imports_no_state(store: str, argv: tuple[str, ...]) -> None:
     """Events are shown as they are in the log: nothing is folded, classified or decided. The newest revision of the
     decision rules is known. A file is read without asyncio."""
     modules = imported("--store", store, *argv)
-    assert modules & OUTSIDE == {"attr", "msgspec"}
+    assert modules & OUTSIDE == {"msgspec"}
     assert {name for name in own(modules) if name.startswith("ftcore.ports")} == {"ftcore.ports", "ftcore.ports.log"}
     states = {name for name in modules if name.startswith("ftcore.states")}
     assert states == {"ftcore.states", "ftcore.states.revisions", "ftcore.states.unknown"}

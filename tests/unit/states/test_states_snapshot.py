@@ -3,7 +3,6 @@
 import asyncio
 import zlib
 
-import attrs
 import msgspec
 import pytest
 
@@ -38,7 +37,9 @@ def test_a_restored_state_equals_the_stored_one(driver):
 
 def _with_header(kept: Snapshot, **changes) -> Snapshot:
     head, _, rest = kept.body.partition(b"\n")
-    return attrs.evolve(kept, body=msgspec.json.encode({**msgspec.json.decode(head), **changes}) + b"\n" + rest)
+    return msgspec.structs.replace(
+        kept, body=msgspec.json.encode({**msgspec.json.decode(head), **changes}) + b"\n" + rest
+    )
 
 
 def test_an_invalid_snapshot_is_not_used(driver):
@@ -57,8 +58,8 @@ def test_an_invalid_snapshot_is_not_used(driver):
     head, _, deflated = kept.body.partition(b"\n")
     changed = zlib.compress(zlib.decompress(deflated).replace(b'"node1"', b'"node7"'))
     for body in (b"", b"\n", head, kept.body[:-1], kept.body[:200], b"x" + kept.body, head + b"\n" + changed):
-        assert restore(attrs.evolve(kept, body=body)) is None
-    assert restore(attrs.evolve(kept, seq=Seq(kept.seq + 1))) is None
+        assert restore(msgspec.structs.replace(kept, body=body)) is None
+    assert restore(msgspec.structs.replace(kept, seq=Seq(kept.seq + 1))) is None
 
 
 def test_the_newest_usable_snapshot_is_recalled(driver):

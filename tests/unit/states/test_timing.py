@@ -1,6 +1,6 @@
 """Time constants: the defaults hold the inequalities, and each that is broken is named."""
 
-import attrs
+import msgspec
 import pytest
 
 from ftcore.timing import DEFAULT
@@ -29,4 +29,4 @@ def test_the_defaults_hold() -> None:
 def test_a_broken_inequality_is_named(changed: dict[str, float], named: str) -> None:
     """Each inequality of the table is checked by itself."""
     with pytest.raises(ValueError, match=named):
-        attrs.evolve(DEFAULT, **changed).check()
+        msgspec.structs.replace(DEFAULT, **changed).check()
