@@ -22,7 +22,7 @@ CHUNKS = 4
 
 @contextlib.contextmanager
 def reproducible(seed: int) -> Iterator[None]:
-    """A violation says how to see it again."""
+    """Context manager: an error says how to see it again."""
     try:
         yield
     except Exception as error:
@@ -32,7 +32,8 @@ def reproducible(seed: int) -> Iterator[None]:
 
 def well(seed: int, **how: int) -> Result:
     result = run_protocol(seed, **how)
-    assert not result.violation, f"{result.violation}\nreproduce: python -m ftcore.sim --seed {seed} --trace"
+    with reproducible(seed):
+        assert not result.violation, result.violation
     return result
 
 
@@ -48,9 +49,9 @@ def test_swarm(first: int) -> None:
             simulation = Simulation(draw(seed))
             with reproducible(seed):
                 simulation.run()
+                compared += len(assert_reproduced(simulation.store.events))
             results.append(simulation.result())
-            compared += len(assert_reproduced(simulation.store.events))
-            del simulation
+            del simulation  # else the next collection does not find it
             collect()
     assert {result.outcome for result in results} >= {"succeeded", "trains"}
     assert sum(result.incidents for result in results) > CHUNK / 2
