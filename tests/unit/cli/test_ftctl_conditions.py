@@ -126,17 +126,24 @@ def hostile(place: Path) -> Made:
     return archive(place / "demo.ftlog", said(HOSTILE).events), (4,)
 
 
-def huge(place: Path) -> Made:
-    """Messages of one megabyte, as only a foreign log has them: ftcore's own are limited."""
+def huge(place: Path, megabytes: int = 1) -> Made:
+    """Messages of megabytes, as only a foreign log has them: ftcore's own are limited."""
     events = []
     for event in driven().events:
         data = event.data
         if isinstance(data, WorkerFailed):
-            data = msgspec.structs.replace(data, tail="x\x1b[31m" * 200_000)
+            data = msgspec.structs.replace(data, tail="x\x1b[31m" * (200_000 * megabytes))
         elif event.type == "incident.opened":
-            data = msgspec.structs.replace(data, fault=msgspec.structs.replace(data.fault, summary="y" * 1_000_000))
+            data = msgspec.structs.replace(
+                data, fault=msgspec.structs.replace(data.fault, summary="y" * (1_000_000 * megabytes))
+            )
         events.append(msgspec.structs.replace(event, data=data))
     return archive(place / "demo.ftlog", events), (1, 4)
+
+
+def ten_megabytes(place: Path) -> Made:
+    """Messages ten times as long."""
+    return huge(place, 10)
 
 
 def older(place: Path) -> Made:
@@ -164,13 +171,15 @@ CONDITIONS: tuple[Callable[[Path], Made], ...] = (
 )
 
 
-@pytest.mark.parametrize("make", CONDITIONS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [*CONDITIONS, pytest.param(ten_megabytes, marks=pytest.mark.long)], ids=lambda make: make.__name__
+)
 def test_every_command_answers(make, tmp_path, capsys, monkeypatch):
     """Exit code 0 with an answer, or the code of the condition with one message; nothing that controls a terminal."""
     url, codes = make(tmp_path)
     wrong = []
     for command in COMMANDS:
-        for form in ("table",) if make is huge else ("table", "json"):
+        for form in ("table",) if make in (huge, ten_megabytes) else ("table", "json"):
             code = main(["--store", url, *command.split(), "--format", form])
             out, err = capsys.readouterr()
             if code not in (0, *codes, *CODES_OF.get(command, ())):
