@@ -91,8 +91,10 @@ class LogReading(msgspec.Struct):
         last = after
         try:
             async for event in self.log.read(after, until):
-                self._note(event)
                 last = event.seq
+                if last > self._noted:
+                    self._noted = last
+                    self.unknown.note(event)
                 yield event
         except LogCorrupt as error:
             if until is None or last < until:  # an archive is verified to its end, also if a part is asked for
@@ -115,12 +117,13 @@ class LogReading(msgspec.Struct):
             after, until: see ``events``.
             past: whether an event is after the wanted ones.
         """
+        feeds = [reader.feed for reader in readers]
         async for event in self.events(after, until):
             if past is not None and past(event):
                 return
             try:
-                for reader in readers:
-                    reader.feed(event)
+                for feed in feeds:
+                    feed(event)
             except (LogCorrupt, UnknownEvent) as error:
                 self.halfway = isinstance(error, LogCorrupt)
                 self.stop(event.seq - 1, error)
@@ -153,12 +156,6 @@ class LogReading(msgspec.Struct):
         stopped = None if self.error is None else str(self.error)
         unknown = self.unknown
         return {"skipped_types": unknown.skipped, "stopped": stopped, "newer_revision": unknown.newer or None}
-
-    def _note(self, event: Event) -> None:
-        if event.seq <= self._noted:
-            return
-        self._noted = event.seq
-        self.unknown.note(event)
 
 
 @contextlib.asynccontextmanager

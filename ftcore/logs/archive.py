@@ -267,8 +267,9 @@ def _overview_line(line: bytes) -> OverviewLine | None:
 
 
 class Line(NamedTuple):
-    """A verified event of an archive: its seq, its body, and the log's digest up to it."""
+    """A verified event of an archive: its file, its seq, its body, and the log's digest up to it."""
 
+    path: Path
     seq: int
     body: bytes
     digest: bytes
@@ -294,7 +295,7 @@ def read_lines(path: Path) -> Iterator[Line]:
             digest = chain(digest, body)
             if not space or stored != digest.hex().encode():
                 raise LogCorrupt(f"{path}, line {number}: event {seq} does not match its digest: the line was changed")
-            yield Line(seq, body, digest)
+            yield Line(path, seq, body, digest)
     raise LogCorrupt(f"{path}, line {number}: the file is truncated: it ends without a footer")
 
 
@@ -325,7 +326,7 @@ def read_range(path: Path, after: int, until: int) -> Iterator[Line]:
             if stored != digest.hex().encode():
                 raise LogCorrupt(f"{path}: event {seq} does not match its digest: the line was changed")
             if after < seq <= until:
-                yield Line(seq, body, digest)
+                yield Line(path, seq, body, digest)
 
 
 def _line_before(file: BinaryIO, start: int, after: int) -> int:
@@ -355,14 +356,15 @@ def read_events(path: Path, after: int = 0) -> Iterator[Event]:
     """The events of an archive with ``seq > after``, in order; raises as ``read_lines`` does."""
     for line in read_lines(path):
         if line.seq > after:
-            yield decoded(path, line)
+            yield decoded(line)
 
 
-def decoded(path: Path, line: Line) -> Event:
+def decoded(line: Line) -> Event:
     """The event of a line; raises ``LogCorrupt``."""
-    event = decode(line.body)
-    if event.seq != line.seq:
-        raise LogCorrupt(f"{path}: event {line.seq} has seq {event.seq} in its body")
+    path, seq, body, _ = line
+    event = decode(body)
+    if event.seq != seq:
+        raise LogCorrupt(f"{path}: event {seq} has seq {event.seq} in its body")
     return event
 
 

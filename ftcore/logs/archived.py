@@ -23,24 +23,31 @@ from ftcore.ports import Candidate, EventLog, Floor, Leader, Leadership, Snapsho
 CHUNK = 500
 """Events read per call of the thread."""
 
-Lines = Callable[[int, int | None], Iterator[tuple[Path, Line]]]
+Lines = Callable[[int, int | None], Iterator[Line]]
 
 
-async def _chunks(lines: Iterator[tuple[Path, Line]]) -> AsyncIterator[list[tuple[Event, Line]]]:
-    """Decode in a thread; the events before a damaged one come before its error."""
+async def _chunks(lines: Iterator[Line]) -> AsyncIterator[tuple[list[Event], bytes]]:
+    """Decode in a thread; the events before a damaged one come before its error.
+
+    Yields:
+        Events, and the digest of the log up to the last of them.
+    """
     failed: FtcoreError | None = None
 
-    def some() -> list[tuple[Event, Line]]:
+    def some() -> tuple[list[Event], bytes]:
         nonlocal failed
-        chunk: list[tuple[Event, Line]] = []
+        chunk: list[Event] = []
+        digest = b""
         try:
-            chunk.extend((decoded(path, line), line) for path, line in itertools.islice(lines, CHUNK))
+            for line in itertools.islice(lines, CHUNK):
+                chunk.append(decoded(line))
+                digest = line.digest
         except FtcoreError as error:
             failed = error
-        return chunk
+        return chunk, digest
 
-    while chunk := await in_thread(some):
-        yield chunk
+    while (found := await in_thread(some))[0]:
+        yield found
         if failed is not None:
             break
     if failed is not None:
@@ -84,8 +91,8 @@ class ArchiveLog:
             raise truncated(self._job, after, self._floor)
         end = self._last if until is None else min(until, self._last)
         if after < end:
-            async for chunk in _chunks(self._lines(after, end)):
-                for event, _ in chunk:
+            async for events, _ in _chunks(self._lines(after, end)):
+                for event in events:
                     yield event
 
     async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
@@ -111,8 +118,8 @@ class ArchiveLog:
             return ""
         if seq == self._floor.seq:
             return self._floor.digest
-        async for chunk in _chunks(self._lines(seq - 1, seq)):
-            return chunk[0][1].digest.hex()
+        async for _, digest in _chunks(self._lines(seq - 1, seq)):
+            return digest.hex()
         return ""
 
     async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
@@ -150,10 +157,10 @@ class ArchiveLog:
 
 
 def _whole_file(path: Path) -> Lines:
-    def lines(after: int, until: int | None) -> Iterator[tuple[Path, Line]]:
+    def lines(after: int, until: int | None) -> Iterator[Line]:
         for line in read_lines(path):
-            if line.seq > after and (until is None or line.seq <= until):
-                yield path, line
+            if after < line.seq and (until is None or line.seq <= until):
+                yield line
 
     return lines
 
@@ -167,9 +174,8 @@ def intact_file(path: Path) -> ArchiveLog:
     header = read_header(path)
     first, last = Seq(header.first - 1), Seq(header.first - 1 + read_footer(path).events)
 
-    def lines(after: int, until: int | None) -> Iterator[tuple[Path, Line]]:
-        for line in read_range(path, after, last if until is None else until):
-            yield path, line
+    def lines(after: int, until: int | None) -> Iterator[Line]:
+        return read_range(path, after, last if until is None else until)
 
     return ArchiveLog(path, JobName(header.job), Floor(seq=first, digest=header.previous), last, lines)
 
@@ -187,12 +193,12 @@ def readable_part(path: Path) -> ArchiveLog:
         for line in read_lines(path):
             last = Seq(line.seq)
 
-    def lines(after: int, until: int | None) -> Iterator[tuple[Path, Line]]:
+    def lines(after: int, until: int | None) -> Iterator[Line]:
         end = last if until is None else min(last, until)
         if after < end:
             for line in read_lines(path):
                 if line.seq > after:
-                    yield path, line
+                    yield line
                 if line.seq >= end:
                     return
 
@@ -281,8 +287,8 @@ class JoinedLog:
         if archive is None or seq > floor.seq:
             return ""
         try:
-            async for chunk in _chunks(archive.lines(seq - 1, seq)):
-                return chunk[0][1].digest.hex()
+            async for _, digest in _chunks(archive.lines(seq - 1, seq)):
+                return digest.hex()
         except FtcoreError:  # who reads these events says why
             return ""
         return ""
@@ -320,10 +326,10 @@ class JoinedLog:
             raise Truncated(f"{cause}; name the archive with --archive or FTCORE_ARCHIVE", cause.floor) from cause
         end = floor.seq if until is None else min(until, floor.seq)
         try:
-            async for chunk in _chunks(archive.lines(after, end)):
-                for event, line in chunk:
-                    if line.seq == floor.seq and line.digest.hex() != floor.digest:
-                        raise LogCorrupt(f"{archive.path} is the archive of another log of a job named {self.job}")
+            async for events, digest in _chunks(archive.lines(after, end)):
+                if events[-1].seq == floor.seq and digest.hex() != floor.digest:
+                    raise LogCorrupt(f"{archive.path} is the archive of another log of a job named {self.job}")
+                for event in events:
                     yield event
         except NotFound as error:
             start = await in_thread(archive.begins, floor.seq)

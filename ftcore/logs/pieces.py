@@ -129,8 +129,8 @@ class FileArchive:
             for body in bodies:
                 writer.add_stored(body)
 
-    def lines(self, after: int, until: int | None = None) -> Iterator[tuple[Path, Line]]:
-        """The archived events with ``after < seq <= until`` (None: to the end of the archive), each with its file.
+    def lines(self, after: int, until: int | None = None) -> Iterator[Line]:
+        """The archived events with ``after < seq <= until`` (None: to the end of the archive).
 
         Raises:
             NotFound: some of the events are not in the archive.
@@ -148,7 +148,7 @@ class FileArchive:
                 raise LogCorrupt(f"{piece.path} does not continue the previous piece: it belongs to another log")
             for line in read_lines(piece.path):
                 if line.seq > after and (until is None or line.seq <= until):
-                    yield piece.path, line
+                    yield line
                     after, digest = line.seq, line.digest
                 elif until is not None and line.seq > until:
                     break

@@ -156,10 +156,14 @@ class Explainer:
 
     def _note_finished(self, event: Event) -> None:
         """Note the ranks of the round that ended with code 0."""
-        data, world = event.data, self._state.rounds.world
+        data = event.data
         if type(data) is WorldFormed:
             self._finished = {}
-        elif isinstance(data, WorkersFinished | WorkersStopped) and world is not None and world.round == data.round:
+            return
+        if type(data) is not WorkersStopped and type(data) is not WorkersFinished:
+            return
+        world = self._state.rounds.world
+        if world is not None and world.round == data.round:
             seat = world.seat(data.node)
             if seat is None or (type(data) is WorkersStopped and not data.finished):
                 return

@@ -44,6 +44,7 @@ TRAINING: Final = "training"
 RESPONSE: Final = ("decide", "stop", "rendezvous", "start", "load")
 """Uses of the response to an incident. If its plan fails, all of it becomes ``decide``."""
 
+_ROUND: Final = frozenset({RoundPlanned, WorldFormed, RoundStarted})
 _LASTING: Final = ("running", "recovering", "stuck")
 _NO_TAKER: Final = ("deferred", "resolved", "exhausted")
 
@@ -180,7 +181,7 @@ class GoodputLedger:
             self._started = event.time
         elif type(data) is JobFinished and data.outcome == "succeeded":
             self._best = None
-        if event.incident is not None or isinstance(data, RoundPlanned | WorldFormed | RoundStarted):
+        if event.incident is not None or type(data) in _ROUND:
             self._respond(event, data)
         self._turn(event)
 
@@ -239,7 +240,7 @@ class GoodputLedger:
             self._opened(event, data)
             return
         case = self._open
-        if isinstance(data, RoundPlanned | WorldFormed | RoundStarted):
+        if type(data) in _ROUND:
             use = "rendezvous" if type(data) is RoundPlanned else "start"
             if case is not None:
                 case.use = use

@@ -1,7 +1,7 @@
 """The policy file of a report, and what each entry of its chain did."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import msgspec
@@ -34,6 +34,10 @@ class _Record:
 
 class ChainRecord:
     """Counts the answers and outcomes of policies, and keeps the newest policy file."""
+
+    READS: Final = frozenset(
+        {PolicyLoaded, PolicyConsidered, IncidentResolved, IncidentContinued, IncidentEscalated, PolicyFaulted}
+    )
 
     def __init__(self) -> None:
         self._loaded: PolicyLoaded | None = None

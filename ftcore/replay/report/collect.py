@@ -4,11 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ftcore.events.action import ActionDone
-from ftcore.events.checkpoint import MemoryHeld, ShardPersisted
 from ftcore.events.envelope import Event
-from ftcore.events.node import HealthChecked, OrderObeyed
-from ftcore.events.worker import WorkersStarted, WorkersStopped
+from ftcore.events.job import JobProgressed
 from ftcore.faults.taxonomy import title_of
 from ftcore.ids import SECOND
 from ftcore.replay.accounts import GoodputReport, NodeUse
@@ -30,11 +27,6 @@ from ftcore.replay.report.trees import Trees
 from ftcore.replay.spans import USES, Span
 from ftcore.version import __version__
 from ftcore.wording import utc
-
-_FREQUENT = frozenset(
-    {ActionDone, HealthChecked, MemoryHeld, OrderObeyed, ShardPersisted, WorkersStarted, WorkersStopped}
-)
-"""Frequent events that only the ledger and the table read."""
 
 NODES_LISTED = 50
 """Nodes in the table of goodput: those where faults began, and those that waited longest."""
@@ -58,25 +50,30 @@ class ReportReader:
         self._saves = Saves()
         self._trees = Trees(summary)
         self._clocks = ClockBounds()
+        self._readers: dict[type, tuple[Callable[[Event], None], ...]] = {}
+        """By type of event, the parts that read it."""
         self._first: Event | None = None
-        self._last: Event | None = None
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
         if self._first is None:
             self._first = event
-        self._last = event
-        self._ledger.feed(event)
-        self._table.feed(event)
-        self._trees.feed(event)
-        self._clocks.feed(event)
-        if type(event.data) in _FREQUENT:
-            return
+        kind = type(event.data)
+        for feed in self._readers.get(kind) or self._readers_of(kind):
+            feed(event)
+        if event.at is not None or kind is not JobProgressed:  # most events of a long log
+            self._clocks.feed(event)
+
+    def _readers_of(self, kind: type) -> tuple[Callable[[Event], None], ...]:
+        found = [self._ledger.feed, self._table.feed, self._trees.feed]
+        if kind in Places.READS:
+            found.append(self._feed_places)
+        found += [part.feed for part in (self._curves, self._ranks, self._chain, self._saves) if kind in part.READS]
+        self._readers[kind] = tuple(found)
+        return self._readers[kind]
+
+    def _feed_places(self, event: Event) -> None:
         self._places.feed(event, self._ledger.state)
-        self._curves.feed(event)
-        self._ranks.feed(event)
-        self._chain.feed(event)
-        self._saves.feed(event)
 
     def report(self, job: str = "", price: float | None = None, cut: str = "") -> dict[str, Any]:
         """The report without its events, as plain JSON values; times in seconds since ``begin``.

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from ftcore.events.envelope import Event
 from ftcore.events.job import DataSkipped, JobProgressed, JobRolledBack
@@ -10,11 +10,13 @@ from ftcore.events.worker import CURVES, FaultObserved
 from ftcore.ids import SECOND
 from ftcore.replay.report.limits import MARKS_MAX, POINTS_MAX
 from ftcore.replay.report.text import line
-from ftcore.replay.report.thinning import SamplePoint, ThinnedCurve
+from ftcore.replay.report.thinning import ThinnedCurve
 
 
 class Curves:
     """Collects curves from samples of progress (``job.progressed``) and from what detectors flag."""
+
+    READS: Final = frozenset({JobProgressed, FaultObserved, JobRolledBack, DataSkipped})
 
     def __init__(self) -> None:
         self._loss = ThinnedCurve(POINTS_MAX)
@@ -40,15 +42,15 @@ class Curves:
             self._skips.append((event.time, data.step, data.amount, data.unit, line(data.reason)))
 
     def _sample(self, time: int, data: JobProgressed) -> None:
-        self._progress.add(SamplePoint(time, data.step, data.round, float(data.step)))
-        if data.loss is not None and math.isfinite(data.loss):
-            self._loss.add(SamplePoint(time, data.step, data.round, data.loss))
-        if self._last is not None:
-            before, step, round_ = self._last
-            if round_ == data.round and data.step > step and time > before:
-                pace = (time - before) / SECOND / (data.step - step)
-                self._pace.add(SamplePoint(time, data.step, data.round, pace))
-        self._last = (time, data.step, data.round)
+        step, round_, loss, last = data.step, data.round, data.loss, self._last
+        self._progress.add(time, step, round_, float(step))
+        if loss is not None and math.isfinite(loss):
+            self._loss.add(time, step, round_, loss)
+        if last is not None:
+            then, before, its_round = last
+            if its_round == round_ and step > before and time > then:
+                self._pace.add(time, step, round_, (time - then) / SECOND / (step - before))
+        self._last = (time, step, round_)
 
     def _flagged(self, time: int, data: FaultObserved) -> None:
         figure = data.kind.partition("-")[0]

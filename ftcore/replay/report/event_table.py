@@ -82,10 +82,14 @@ class EventTable:
     def __init__(self, summary: Callable[[Event], str], style: Callable[[Event], str], most: int = EVENTS_MAX) -> None:
         self._summary, self._style, self._most = summary, style, most
         self._routine, self._other, self._landmarks = self._classes = (_Class(), _Class(), _Class())
+        self._by_type: dict[str, _Class] = {
+            **dict.fromkeys(LANDMARKS, self._landmarks),
+            **dict.fromkeys(ROUTINE, self._routine),
+        }
 
     def feed(self, event: Event) -> None:
         """Add an event, unless its class is thinned out and it is one of those left out."""
-        kept = self._class_of(event.type)
+        kept = self._by_type.get(event.type, self._other)
         place = kept.seen
         kept.seen += 1
         if place % kept.stride:
@@ -96,13 +100,8 @@ class EventTable:
             # The most routine class that is not spared; above the limit not all three can be.
             next(each for each in self._classes if len(each.rows) * _FEW > self._most).thin()
 
-    def _class_of(self, kind: str) -> _Class:
-        if kind in LANDMARKS:
-            return self._landmarks
-        return self._routine if kind in ROUTINE else self._other
-
     def _shown(self) -> int:
-        return sum(len(each.rows) for each in self._classes)
+        return len(self._routine.rows) + len(self._other.rows) + len(self._landmarks.rows)
 
     def to_json(self, begin: int) -> dict[str, Any]:
         """The rows by column; numbers as differences from the row before, which compress well.

@@ -1,7 +1,7 @@
 """Nodes and rounds over time, for the timeline of a report."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -45,6 +45,14 @@ class _Lane:
 class Places:
     """Collects lanes of nodes, rounds and leaders; the cost of an event does not depend on the number of nodes, but for
     a new world."""
+
+    READS: Final = frozenset(
+        {
+            *(NodeJoined, NodeLeft, NodeLost, NodeQuarantined),
+            *(RoundPlanned, WorldFormed, RoundStarted, JobFinished, MasterElected),
+        }
+    )
+    """Types of events that are read here; the other parts of a report declare theirs likewise."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}

@@ -7,7 +7,7 @@ how a model-parallel index divides into pipeline and tensor is not declared anyw
 
 import statistics
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from ftcore.events.envelope import Event
 from ftcore.events.worker import FaultObserved, StepTimes, WorkerFailed, WorkersStepped
@@ -21,6 +21,8 @@ from ftcore.states.replicas import declared_groups, found_groups
 
 class RankTimes:
     """Collects step times of ranks, first steps of nodes, and stragglers."""
+
+    READS: Final = frozenset({WorkersStepped, WorldFormed, WorkerFailed, FaultObserved})
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[float]] = {}

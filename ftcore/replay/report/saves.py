@@ -1,7 +1,7 @@
 """Checkpoints of a report: which were saved, where they live now, and what rounds loaded."""
 
 from collections import Counter, deque
-from typing import Any
+from typing import Any, Final
 
 from ftcore.events.checkpoint import CheckpointCommitted, CheckpointFailed, IntervalChosen, StateLoaded
 from ftcore.events.envelope import Event
@@ -17,6 +17,8 @@ NODES_NAMED_MAX = 8
 
 class Saves:
     """Collects saved and loaded states."""
+
+    READS: Final = frozenset({CheckpointCommitted, CheckpointFailed, StateLoaded, IntervalChosen})
 
     def __init__(self) -> None:
         self._committed: deque[tuple[int, CheckpointCommitted]] = deque(maxlen=SAVES_MAX)

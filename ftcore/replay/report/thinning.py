@@ -3,16 +3,18 @@
 An outlier of one sample therefore stays visible however long the curve is, which a mean would hide.
 """
 
+from operator import attrgetter
 from typing import Final
 
-import attrs
+import msgspec
 
 _BUCKET: Final = 2
 """Points that a bucket keeps: the lowest and the highest."""
 
+_VALUE: Final = attrgetter("value")
 
-@attrs.frozen
-class SamplePoint:
+
+class SamplePoint(msgspec.Struct, frozen=True, gc=False):
     """A point of a curve.
 
     Args:
@@ -39,31 +41,57 @@ class ThinnedCurve:
         self._most = most
         self._width = 1
         self._full: list[tuple[SamplePoint, ...]] = []
-        self._last: list[SamplePoint] = []
-        self.count = 0
+        self._low: SamplePoint | None = None  # of the newest bucket
+        self._high: SamplePoint | None = None
+        self._left = 1
+        self._done = 0  # points before the newest bucket
 
-    def add(self, point: SamplePoint) -> None:
-        """Add the next point."""
-        self.count += 1
-        self._last.append(point)
-        if len(self._last) < self._width:
-            return
-        self._full.append(_extremes(self._last))
-        self._last = []
+    def add(self, time: int, step: int, round_: int, value: float) -> None:
+        """Add the next point; see ``SamplePoint``."""
+        low, high = self._low, self._high
+        if low is None or high is None:
+            self._low = self._high = SamplePoint(time, step, round_, value)
+        elif value > high.value:
+            self._high = SamplePoint(time, step, round_, value)
+        elif value < low.value:
+            self._low = SamplePoint(time, step, round_, value)
+        self._left -= 1
+        if not self._left:
+            self._next_bucket()
+
+    @property
+    def count(self) -> int:
+        """Number of points that were added."""
+        return self._done + self._width - self._left
+
+    def _next_bucket(self) -> None:
+        self._done += self._width
+        self._full.append(self._newest())
+        self._low = self._high = None
         if len(self._full) * _BUCKET >= self._most:
             pairs = zip(self._full[::2], self._full[1::2], strict=False)
             odd = self._full[len(self._full) // 2 * 2 :]
             self._full = [_extremes([*a, *b]) for a, b in pairs] + odd
             self._width *= 2
+        self._left = self._width
+
+    def _newest(self) -> tuple[SamplePoint, ...]:
+        if self._low is None or self._high is None:
+            return ()
+        if self._low is self._high:
+            return (self._low,)
+        low, high = self._low, self._high
+        return (low, high) if (low.time, low.step) < (high.time, high.step) else (high, low)
 
     def points(self) -> list[SamplePoint]:
         """The points that are left, in order."""
-        return [point for bucket in self._full for point in bucket] + list(_extremes(self._last))
+        return [point for bucket in self._full for point in bucket] + list(self._newest())
 
 
 def _extremes(points: list[SamplePoint]) -> tuple[SamplePoint, ...]:
     if len(points) <= _BUCKET:
         return tuple(points)
-    low = min(range(len(points)), key=lambda place: points[place].value)
-    high = max(range(len(points)), key=lambda place: points[place].value)
-    return tuple(points[place] for place in sorted({low, high}))
+    low, high = min(points, key=_VALUE), max(points, key=_VALUE)
+    if low is high:
+        return (low,)
+    return next((low, high) if point is low else (high, low) for point in points if point is low or point is high)

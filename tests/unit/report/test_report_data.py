@@ -24,11 +24,15 @@ from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.incident_text import again_lines, clock_lines, cost_text, done_text, to_do_lines
 from ftcore.replay.outlook import outlook
 from ftcore.replay.report import ReportReader
+from ftcore.replay.report.chain import ChainRecord
 from ftcore.replay.report.curves import Curves
 from ftcore.replay.report.event_table import LANDMARKS, EventTable
 from ftcore.replay.report.limits import TREE_LINES_MAX
+from ftcore.replay.report.places import Places
+from ftcore.replay.report.ranks import RankTimes
+from ftcore.replay.report.saves import Saves
 from ftcore.replay.report.text import line, several_lines
-from ftcore.replay.report.thinning import SamplePoint, ThinnedCurve
+from ftcore.replay.report.thinning import ThinnedCurve
 from ftcore.testing.driver import JobDriver
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "logs").glob("*/*.ftlog"))
@@ -169,6 +173,22 @@ def test_older_logs_and_every_beginning_of_them(path: Path) -> None:
         assert sum(row[1] for row in report["goodput"]["uses"]) == pytest.approx(report["goodput"]["wall_s"])
 
 
+class Everything(frozenset[type]):
+    """Contains every type."""
+
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_a_part_declares_all_types_that_it_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = list(read_events(path))
+    declared = collected(events)
+    for part in (ChainRecord, Curves, Places, RankTimes, Saves):
+        monkeypatch.setattr(part, "READS", Everything())
+    assert collected(events) == declared
+
+
 def test_hostile_and_long_text_is_cut_and_harmless() -> None:
     report, events = collected(hostile().events)
     text = json.dumps([report, events], ensure_ascii=False)
@@ -193,7 +213,7 @@ def test_text_is_cut() -> None:
 def test_thinned_curve_keeps_outliers() -> None:
     curve = ThinnedCurve(100)
     for step in range(100_000):
-        curve.add(SamplePoint(step, step, 1, 1000.0 if step == 77_777 else math.sin(step)))
+        curve.add(step, step, 1, 1000.0 if step == 77_777 else math.sin(step))
     points = curve.points()
     assert len(points) <= 110 and curve.count == 100_000
     assert max(point.value for point in points) == 1000.0
