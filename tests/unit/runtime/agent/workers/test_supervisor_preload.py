@@ -1,6 +1,7 @@
 """Preloads: none, one that makes forking unsafe, ones that cannot be imported. Each test has its own node."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -104,5 +105,60 @@ def test_a_warm_process_killed_during_imports_is_restarted(tmp_path: Path) -> No
 
     try:
         node.run(scene())
+    finally:
+        node.close()
+
+
+CLIENT = (
+    "import datetime, sys, torch.distributed as dist\n"
+    "store = dist.TCPStore('127.0.0.1', int(sys.argv[1]), timeout=datetime.timedelta(seconds=60))\n"
+    "store.set('k', 'v'); print(store.get('k'))"
+)
+
+
+def has_torch(pid: int) -> bool:
+    return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_without_torch_in_the_preload_a_store_starts_with_its_first_client(tmp_path: Path) -> None:
+    """A job that uses no store does not pay for torch; stores of rounds without clients can be replaced."""
+    node = Node(tmp_path, preload=("json",))
+
+    async def scene() -> None:
+        ports = [(await node.supervisor.open_store(node.next_round(), "127.0.0.1"))[1] for _ in range(3)]
+        assert not has_torch(node.supervisor._store.pid)
+        for port in ports[1:]:
+            ended = await node.ended(node.launch(node.script(CLIENT), str(port)))
+            assert ended.stdout == "b'v'\n", ended.stderr
+        assert has_torch(node.supervisor._store.pid)
+        with pytest.raises(ConnectionRefusedError):  # only the stores of two rounds are kept
+            await asyncio.open_connection("127.0.0.1", ports[0])
+
+    try:
+        node.run(scene())
+        assert node.lost == []
+    finally:
+        node.close()
+
+
+def test_a_store_that_cannot_start_for_its_first_client_is_lost(tmp_path: Path) -> None:
+    """The agent learns it as of a store host that was killed."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so: cannot open shared object file')")
+    node = Node(tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, preload=("json",))
+    round_ = node.next_round()
+
+    async def scene() -> None:
+        _, port = await node.supervisor.open_store(round_, "127.0.0.1")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        while not node.lost:
+            await asyncio.sleep(0.005)
+
+    try:
+        node.run(scene())
+        assert node.lost == [round_]
     finally:
         node.close()
