@@ -28,7 +28,7 @@ ROUNDS_KEPT = 2
 _CONNECT_TIMEOUT = datetime.timedelta(seconds=10)
 
 
-class _RoundStore:
+class _HostedStore:
     """The store of a round, and the socket on which its clients find it.
 
     Args:
@@ -58,7 +58,7 @@ class _RoundStore:
 
 def serve(channel: socket.socket) -> None:
     """Open stores on request until the agent ends; never returns."""
-    stores: dict[int, _RoundStore] = {}
+    stores: dict[int, _HostedStore] = {}
     with contextlib.suppress(OSError, ValueError):  # each rank is a connection
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     protocol.send(channel, {"serving": os.getpid()})
@@ -72,7 +72,7 @@ def serve(channel: socket.socket) -> None:
             wanted = int(message["port"])
             for old in [kept for kept, store in stores.items() if kept == round_ or store.port == wanted]:
                 del stores[old]
-            stores[round_] = _RoundStore(str(message["host"]), wanted)
+            stores[round_] = _HostedStore(str(message["host"]), wanted)
             for old in sorted(stores)[:-ROUNDS_KEPT]:
                 del stores[old]
             reply: dict[str, Any] = {"port": stores[round_].port}
@@ -81,7 +81,7 @@ def serve(channel: socket.socket) -> None:
         protocol.send(channel, reply)
 
 
-def _start_asked(channel: socket.socket, stores: dict[int, _RoundStore]) -> None:
+def _start_asked(channel: socket.socket, stores: dict[int, _HostedStore]) -> None:
     """Start stores when their first clients connect, until the agent sends a message."""
     while waiting := {store.listener.fileno(): store for store in stores.values() if not store.has_started}:
         poll = select.poll()
@@ -94,7 +94,7 @@ def _start_asked(channel: socket.socket, stores: dict[int, _RoundStore]) -> None
             return
 
 
-def _start_or_end(store: _RoundStore) -> None:
+def _start_or_end(store: _HostedStore) -> None:
     """Start a store; if that fails, end the process: the agent reports that its rounds have lost their stores."""
     try:
         store.start()
