@@ -1,5 +1,6 @@
 """The log store is full, away, slow: training goes on, recoveries wait, facts are written afterwards, none twice."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -108,8 +109,9 @@ def test_a_log_that_is_taken_away_stops_no_training(tmp_path: Path, comes_back: 
     with ftrun(tmp_path) as job:
         run = job.start("--local-nodes", "2")
         stepped = job.stepped(1, nodes=2)
-        masters = job.processes("ftcore.cli.master")
         place, away = job.home / "ftcore", job.home / "away"
+        wait_until(lambda: len(using(place / "job.db", job)) == 2, "both candidates to open the log")
+        masters = job.processes("ftcore.cli.master")
         place.rename(away)
         if not comes_back:
             shutil.rmtree(away)
@@ -133,6 +135,16 @@ def test_a_log_that_is_taken_away_stops_no_training(tmp_path: Path, comes_back: 
             run.signal(signal.SIGINT)
             run.signal(signal.SIGINT)
             assert run.end() == 130
+
+
+def using(log: Path, job: Ftrun) -> list[int]:
+    """The candidates that have the log open: one that starts later would make a new one."""
+    found = []
+    for pid in job.processes("ftcore.cli.master"):
+        with contextlib.suppress(FileNotFoundError):  # it ended meanwhile, or has closed the file
+            if str(log) in {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()}:
+                found.append(pid)
+    return found
 
 
 def cpu_s(job: Ftrun) -> dict[int, float]:
