@@ -159,7 +159,7 @@ class ArchiveLog:
 def _whole_file(path: Path) -> Lines:
     def lines(after: int, until: int | None) -> Iterator[Line]:
         for line in read_lines(path):
-            if after < line.seq and (until is None or line.seq <= until):
+            if line.seq > after and (until is None or line.seq <= until):
                 yield line
 
     return lines

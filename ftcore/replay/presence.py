@@ -1,7 +1,5 @@
 """When each node was there, and when it was in the world that trained."""
 
-from typing import Final
-
 import attrs
 import msgspec
 
@@ -38,9 +36,6 @@ class SavedPresence(msgspec.Struct, frozen=True):
     open: list[Stay]
 
 
-_READ: Final = frozenset({NodeJoined, NodeLeft, NodeLost, WorldFormed, JobFinished})
-
-
 class Presence:
     """Collects the stays of nodes; the cost of an event does not depend on the number of nodes, but for a new world."""
 
@@ -56,8 +51,6 @@ class Presence:
             state: the folded state after it.
         """
         data = event.data
-        if type(data) not in _READ:
-            return
         if type(data) is NodeJoined:
             self._close(data.node, event.time)
             self._begin(data.node, data.slots, event.time, member=state.rounds.world is None)

@@ -76,12 +76,7 @@ class ThinnedCurve:
         self._left = self._width
 
     def _newest(self) -> tuple[SamplePoint, ...]:
-        if self._low is None or self._high is None:
-            return ()
-        if self._low is self._high:
-            return (self._low,)
-        low, high = self._low, self._high
-        return (low, high) if (low.time, low.step) < (high.time, high.step) else (high, low)
+        return () if self._low is None or self._high is None else _in_order(self._low, self._high)
 
     def points(self) -> list[SamplePoint]:
         """The points that are left, in order."""
@@ -91,7 +86,11 @@ class ThinnedCurve:
 def _extremes(points: list[SamplePoint]) -> tuple[SamplePoint, ...]:
     if len(points) <= _BUCKET:
         return tuple(points)
-    low, high = min(points, key=_VALUE), max(points, key=_VALUE)
+    return _in_order(min(points, key=_VALUE), max(points, key=_VALUE))
+
+
+def _in_order(low: SamplePoint, high: SamplePoint) -> tuple[SamplePoint, ...]:
+    """The lowest and the highest point, which may be the same one, in order of time."""
     if low is high:
         return (low,)
-    return next((low, high) if point is low else (high, low) for point in points if point is low or point is high)
+    return (low, high) if (low.time, low.step) < (high.time, high.step) else (high, low)

@@ -40,7 +40,7 @@ class _HostedStore:
     def __init__(self, host: str, port: int) -> None:
         if importlib.util.find_spec("torch") is None:
             raise ModuleNotFoundError("No module named 'torch'")
-        self.host, self.listener = host, _listener(host, port)
+        self.host, self.listener = host, _listen(host, port)
         self.port = int(self.listener.getsockname()[1])
         self._store: Any = None
         if "torch" in sys.modules:
@@ -112,7 +112,7 @@ def open_server(host: str, port: int = 0) -> tuple[Any, int]:
 
     Raises the errors of torch.
     """
-    listener = _listener(host, port)
+    listener = _listen(host, port)
     port = listener.getsockname()[1]
     return _served(host, listener), port
 
@@ -137,16 +137,16 @@ def _served(host: str, listener: socket.socket) -> Any:
     return store
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """Listen on the port, or on a free one."""
     socket.getaddrinfo(host, None)  # torch would retry an unknown name until its timeout
     try:
-        return _listen(host, port)
+        return _bind(host, port)
     except OSError:
-        return _listen(host, 0)
+        return _bind(host, 0)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     """Listen on one address if ``host`` is a local address; otherwise on all addresses.
 
     ``/etc/hosts`` often maps a machine's own name to a loopback address that other nodes cannot reach.

@@ -70,8 +70,7 @@ def on(payload: type[Any]) -> Callable[[Handler], Handler]:
 def step(machine: Machine, instance: str, source: Any, trigger: str, changes: Changes, context: Any = None) -> Any:
     """Step one machine, append the change, and return the new state; an anomaly keeps the state."""
     target = machine.step(source, trigger, context)
-    if changes is not DROPPED:
-        changes.append(Change(machine.name, instance, trigger, source, target))
+    changes.append(Change(machine.name, instance, trigger, source, target))
     return source if target is None else target
 
 
