@@ -167,8 +167,8 @@ class Ftrun:
         """Process ids of a round's workers, in the order in which they were reported."""
         return [
             pid
-            for event in list(self.events.seen)
-            if event.type == "workers.started" and event.data.round == round_ and node in (None, event.data.node)
+            for event in self.of("workers.started", node)
+            if event.data.round == round_
             for pid in event.data.pids
         ]
 
