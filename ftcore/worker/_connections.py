@@ -56,7 +56,7 @@ def forget() -> None:
 
 def is_cut() -> bool:
     """Whether a connection of a group has ended."""
-    return not _of_groups <= _open().keys()
+    return bool(_of_groups) and not _of_groups <= _open().keys()
 
 
 def drain_and_shut_down() -> None:

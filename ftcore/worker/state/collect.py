@@ -33,8 +33,8 @@ SMALL_BYTES: Final = 4 << 10
 """Largest tensor on the CPU beside a state on a device that is copied at each step boundary, such as an optimizer's
 count of steps: the training thread changes it before the device has computed the step."""
 
-_COUNTED: Final = (torch.float32, torch.float64, torch.int64)
-"""Types of numbers that are copied in one call."""
+_JOINED: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)
+"""Types of tensors that are copied in one call."""
 
 
 class StateEntry(NamedTuple):
@@ -58,20 +58,21 @@ class EarlyCopies(NamedTuple):
 
     Args:
         size: how many there are.
-        stacked: numbers of one type, with their places.
+        joined: elements of tensors of one type and device, with the places of these tensors and their sizes.
         others: the other ones, with their places.
     """
 
     size: int
-    stacked: list[tuple[list[int], Any]]
+    joined: list[tuple[list[int], list[Any], Any]]
     others: list[tuple[int, Any]]
 
     def tensors(self) -> list[Any]:
         """The copies, in order."""
         made: list[Any] = [None] * self.size
-        for places, numbers in self.stacked:
-            for at, number in zip(places, numbers.unbind(), strict=True):
-                made[at] = number
+        for places, sizes, elements in self.joined:
+            parts = elements.split([size.numel() for size in sizes])
+            for at, size, part in zip(places, sizes, parts, strict=True):
+                made[at] = part.view(size)
         for at, each in self.others:
             made[at] = each
         return made
@@ -86,6 +87,7 @@ class CollectedState(NamedTuple):
         digest: equal for ranks that are replicas.
         tied: other names of tensors, and the name under which each is stored.
         early: what forward or backward may change.
+        early_bytes: its size.
         copied: returns copies of the tensors of ``early``.
         late: the others.
         versions_of: returns the versions of the owners of ``late``.
@@ -97,15 +99,11 @@ class CollectedState(NamedTuple):
     digest: str
     tied: dict[str, str]
     early: tuple[StateEntry, ...]
+    early_bytes: int
     copied: Callable[[], EarlyCopies]
     late: tuple[StateEntry, ...]
     versions_of: Callable[[], list[int]]
     device: int = -1
-
-    @property
-    def early_bytes(self) -> int:
-        """Size of what forward or backward may change."""
-        return sum(entry.piece.bytes for entry in self.early)
 
 
 class StateMoment(NamedTuple):
@@ -276,15 +274,12 @@ class StateCollection:
             ValueError: something cannot be saved.
         """
         records = {name: part.record() for name, part in self.parts.items()}
-        is_current = all(part.is_current() for part in self.parts.values())
-        if self.collected is None or self._collected_early != self._always_early or not is_current:
-            self.collect()
-            records = {name: part.record() for name, part in self.parts.items()}
         collected = self.collected
-        assert collected is not None
-        early = None
-        if collected.early_bytes <= EARLY_BYTES_MAX:
-            early = collected.copied()
+        is_current = all(part.is_current() for part in self.parts.values())
+        if collected is None or self._collected_early != self._always_early or not is_current:
+            collected = self.collect()
+            records = {name: part.record() for name, part in self.parts.items()}
+        early = collected.copied() if collected.early_bytes <= EARLY_BYTES_MAX else None
         return StateMoment(step, collected, records, rng.capture(), early, time.monotonic_ns())
 
     def collect(self) -> CollectedState:
@@ -325,7 +320,16 @@ class StateCollection:
         late = tuple(entry for entry in entries if not entry.early)
         versions_of = _version_reader([entry.owner for entry in late])
         return CollectedState(
-            entries, size, defining.hexdigest(), tied, changing, _copier(changing), late, versions_of, _device_of(late)
+            entries,
+            size,
+            defining.hexdigest(),
+            tied,
+            changing,
+            sum(entry.piece.bytes for entry in changing),
+            _copier(changing),
+            late,
+            versions_of,
+            _device_of(late),
         )
 
 
@@ -341,24 +345,28 @@ def _device_of(entries: Iterable[StateEntry]) -> int:
 
 
 def _copier(entries: Sequence[StateEntry]) -> Callable[[], EarlyCopies]:
-    """Return what copies tensors: numbers on the CPU in one call for each type, since each parameter may have one."""
-    numbers: dict[Any, list[int]] = {}
+    """Return what copies tensors: those of one type on one device in one call, since there may be hundreds."""
+    alike: dict[Any, list[int]] = {}
     for at, entry in enumerate(entries):
-        if not entry.piece.shape and entry.data.device.type == "cpu" and entry.data.dtype in _COUNTED:
-            numbers.setdefault(entry.data.dtype, []).append(at)
-    stacked = [(places, [entries[at].data for at in places]) for places in numbers.values()]
-    alone = set(range(len(entries))).difference(*numbers.values())
+        if entry.data.dtype in _JOINED and entry.data.is_contiguous():
+            alike.setdefault((entry.data.dtype, entry.data.device), []).append(at)
+    joined = [
+        (places, [entries[at].data.shape for at in places], [entries[at].data.view(-1) for at in places])
+        for places in alike.values()
+    ]
+    alone = set(range(len(entries))).difference(*alike.values())
     others = [(at, entries[at].data) for at in sorted(alone)]
 
     def copied() -> EarlyCopies:
         with torch.no_grad():
             return EarlyCopies(
                 len(entries),
-                [(places, torch.stack(data)) for places, data in stacked],
+                [(places, sizes, torch.cat(data)) for places, sizes, data in joined],
                 [(at, data.clone()) for at, data in others],
             )
 
-    return copied if entries else lambda: EarlyCopies(0, [], [])
+    nothing = EarlyCopies(0, [], [])
+    return copied if entries else lambda: nothing
 
 
 def _version_reader(owners: list[Any]) -> Callable[[], list[int]]:

@@ -2,9 +2,9 @@
 
 from typing import Any, Protocol
 
-import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ftcore.worker._hidden import hidden
 from ftcore.worker._imports import when_imported
 
 
@@ -32,7 +32,7 @@ def hook(observer: StepObserver) -> None:
     def hide() -> None:
         for handle in handles:
             handle.remove()
-        register_optimizer_step_pre_hook(torch.compiler.disable(before))
-        register_optimizer_step_post_hook(torch.compiler.disable(after))
+        register_optimizer_step_pre_hook(hidden(before))
+        register_optimizer_step_post_hook(hidden(after))
 
     when_imported("torch._dynamo", hide)

@@ -11,7 +11,7 @@ the type of the parameter. A state tensor of its parameter's shape is split as i
 import copy
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ import torch
 from ftcore.checkpoint.layout import ALIGN, ITEM_BYTES
 from ftcore.errors import CheckpointError
 from ftcore.worker.state import trees
+from ftcore.worker.state.held import are_values_of, values_of
 from ftcore.worker.state.layouts import FlatRange, TensorBox, boxes_of, is_dtensor
 from ftcore.worker.state.parts import FoundTensor, LoadTarget, StoredShape
 
@@ -44,7 +45,7 @@ class NamedParameter(NamedTuple):
 _PLAIN = frozenset((int, float, bool, str, type(None)))
 
 
-def _are_plain(items: list[Any]) -> bool:
+def _are_plain(items: Iterable[Any]) -> bool:
     """Whether all are immutable Python values, so that equal ones are the same."""
     return all(
         type(item) in _PLAIN or (type(item) is tuple and all(type(each) in _PLAIN for each in item)) for item in items
@@ -72,15 +73,15 @@ class OptimizerPart:
         self.optimizer = optimizer
         self._name_of = name_of
         self._states: list[dict[str, Any]] = []
-        self._held: list[int] = []
+        self._of_parameters, self._held = values_of(()), values_of(())
         self._count = -1
         self._mixed: dict[str, NamedParameter] = {}
         self._values: list[tuple[trees.TreePath, str, Any]] = []
         self._collected: list[int] = []
         self._global: list[str] = []
         self._record: dict[str, Any] = {}
-        self._options: list[Any] | None = None
-        """The options from which the record was made; None: it is made each time."""
+        self._items: list[Any] | None = None
+        """What the parameter groups had when the record was made; None: it is made each time."""
         self._made: dict[int, dict[str, Any]] = {}
         self._loaded: dict[str, Any] = {}
 
@@ -98,14 +99,17 @@ class OptimizerPart:
     def record(self) -> dict[str, Any]:
         """See ``StatePart``."""
         optimizer = self.optimizer
-        options = [item for group in optimizer.param_groups for key, item in group.items() if key != "params"]
-        is_plain = not self._mixed and not self._global and len(optimizer.state) == self._count and _are_plain(options)
-        if is_plain and options == self._options:
+        is_plain = not self._mixed and not self._global and len(optimizer.state) == self._count
+        if is_plain and self._items is not None and are_values_of(optimizer.param_groups, self._items):
             return self._record
+        groups = [{key: item for key, item in group.items() if key != "params"} for group in optimizer.param_groups]
+        if is_plain and all(_are_plain(group.values()) for group in groups):
+            self._items, self._values = values_of(optimizer.param_groups), []
+            self._record = {"kind": "optimizer", "tree": {"param_groups": groups, "state": {}}, "leaves": []}
+            return self._record
+        self._items = None
         value: dict[str, Any] = {
-            "param_groups": [
-                {key: item for key, item in group.items() if key != "params"} for group in optimizer.param_groups
-            ],
+            "param_groups": groups,
             "state": {name: optimizer.state.get(each.param) for name, each in self._mixed.items()},
         }
         if len(optimizer.state) != self._count:  # state that belongs to no parameter
@@ -116,33 +120,34 @@ class OptimizerPart:
         self._values = [(path, f"{self.name}/{trees.text_of(path)}", tensor) for path, tensor in tensors]
         leaves += [(path, "tensor", name) for path, name, _ in self._values]
         self._record = {"kind": "optimizer", "tree": tree, "leaves": leaves}
-        self._options = options if is_plain else None
         return self._record
 
     def is_current(self) -> bool:
         """See ``StatePart``."""
         return (
             len(self.optimizer.state) == self._count
+            and are_values_of((self.optimizer.state,), self._of_parameters)
             and [id(tensor) for _, _, tensor in self._values] == self._collected
-            and [id(tensor) for state in self._states for tensor in state.values()] == self._held
+            and are_values_of(self._states, self._held)
         )
 
     def collect(self) -> Iterator[FoundTensor]:
         """See ``StatePart``."""
         state_of = self.optimizer.state
         self._states, self._mixed, self._count = [], {}, len(state_of)
+        self._of_parameters = values_of((state_of,))
         for each in self.parameters():
             state = state_of.get(each.param)
             if not state:
                 continue
-            if not all(isinstance(value, torch.Tensor) for value in state.values()):
+            if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
                 self._mixed[each.name] = each
                 continue
             self._states.append(state)
             for key, value in state.items():
                 name = f"{self.name}/state/{each.name}/{key}"
                 yield FoundTensor(name, value, _boxes_like(each, value, name), defining=False)
-        self._held = [id(tensor) for state in self._states for tensor in state.values()]
+        self._held = values_of(self._states)
         self.record()  # again: it depends on which state is mixed
         self._collected = [id(tensor) for _, _, tensor in self._values]
         for path, name, tensor in self._values:

@@ -15,6 +15,7 @@ import torch
 from ftcore.checkpoint.layout import Shape
 from ftcore.errors import CheckpointError
 from ftcore.worker.state import modules, trees
+from ftcore.worker.state.held import HeldTensors
 from ftcore.worker.state.layouts import FlatParameters, FlatRange, TensorBox, boxes_of, flat_parameters, is_dtensor
 from ftcore.worker.state.slices import DeclaredSlice
 
@@ -103,8 +104,7 @@ class ModulePart:
         self.flat = FlatParameters({}, {}, [])
         self.names: dict[int, str] = {}
         """Names of the parameters in the module, by identity."""
-        self._checks: list[tuple[dict[str, Any], str, Any, int]] = []
-        self._sizes: list[tuple[dict[str, Any], int]] = []
+        self._held = HeldTensors((), ())
 
     def record(self) -> dict[str, Any]:
         """See ``StatePart``: a module's own Python values are its extra state, parts of their own."""
@@ -112,25 +112,19 @@ class ModulePart:
 
     def is_current(self) -> bool:
         """See ``StatePart``."""
-        for held, count in self._sizes:
-            if len(held) != count:
-                return False
-        for held, key, tensor, address in self._checks:
-            if (address and tensor.data_ptr() != address) or held.get(key) is not tensor:
-                return False
-        return self.flat.is_current()
+        return self._held.is_current() and self.flat.is_current()
 
     def collect(self) -> Iterator[FoundTensor]:
         """See ``StatePart``."""
         modules.reshard(self.module)
         self.flat = flat_parameters(self.module)
-        self._checks = []
-        self._sizes = [
-            (held, len(held))
+        holders = (
+            held
             for each in self.module.modules()
             for held in (each._modules, each._buffers, each._parameters)
             if held is not each._parameters or id(each) not in self.flat.owned
-        ]
+        )
+        places: list[tuple[dict[str, Any], str, Any]] = []
         self.names = {}
         for each in modules.walk(self.module, self.flat.owned):
             if each.kind == "extra":
@@ -141,10 +135,10 @@ class ModulePart:
             flat = self.flat.ranges.get(id(tensor))
             if flat is None:
                 held = each.module._parameters if each.kind == "parameter" else each.module._buffers
-                address = 0 if is_dtensor(tensor) else tensor.data_ptr()
-                self._checks.append((held, each.key, tensor, address))
+                places.append((held, each.key, tensor))
             boxes = boxes_of(tensor if flat is None else flat.data, name, flat) if flat is None or flat.length else []
             yield FoundTensor(name, tensor, boxes, early=each.kind == "buffer")
+        self._held = HeldTensors(holders, places)
 
     def extras(self) -> Iterator["ValuePart"]:
         """The extra states of its modules, each as a part of its own."""

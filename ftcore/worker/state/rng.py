@@ -60,66 +60,87 @@ class _Twister:
 
     Args:
         read: returns the state.
-        memory: returns the generator in use, and that part of its memory; empty: it is not known.
-        expected: returns what that part holds for this state; empty: the state has more than that.
+        generator: returns the generator in use.
+        memory: returns the addresses of a generator's position and of its words; None: they are not known.
+        expected: returns what these hold for a state; None: the state has more than that.
     """
 
     def __init__(
-        self, read: Callable[[], Any], memory: Callable[[], tuple[Any, bytes]], expected: Callable[[Any], bytes]
+        self,
+        read: Callable[[], Any],
+        generator: Callable[[], Any],
+        memory: Callable[[Any], tuple[int, int] | None],
+        expected: Callable[[Any], tuple[int, bytes] | None],
     ) -> None:
-        self._read, self._memory, self._expected = read, memory, expected
-        self._last: tuple[Any, bytes, Any] | None = None
+        self._read, self._generator, self._memory, self._expected = read, generator, memory, expected
+        self._seen: tuple[Any, Any, Any] | None = None
+        """The generator whose memory is looked at, which must live as long; its position, and its words."""
+        self._last: tuple[int, bytes, Any] | None = None
 
     def state(self) -> Any:
         """The state now."""
-        generator, memory = self._memory()
-        last = self._last
-        if last is not None and last[0] is generator and last[1] == memory:
+        generator, seen, last = self._generator(), self._seen, self._last
+        if seen is None or seen[0] is not generator:
+            self._seen, last = self._look(generator), None
+        elif last is not None and seen[1].value == last[0] and seen[2].raw == last[1]:
             return last[2]
         state = self._read()
-        self._last = (generator, memory, state) if memory and memory == self._expected(state) else None
+        self._last = None
+        if self._seen is not None:
+            _, position, words = self._seen
+            found = (int(position.value), bytes(words.raw))
+            self._last = (*found, state) if found == self._expected(state) else None
         return state
+
+    def _look(self, generator: Any) -> tuple[Any, Any, Any] | None:
+        found = self._memory(generator)
+        if found is None:
+            return None
+        position, words = found
+        return generator, ctypes.c_int32.from_address(position), (ctypes.c_char * SEEN_BYTES).from_address(words)
 
     def forget(self) -> None:
         """Read the state the next time: it was set."""
         self._last = None
 
 
-def _seen(position: int, words: bytes) -> bytes:
-    return position.to_bytes(4, sys.byteorder) + words[:SEEN_BYTES]
-
-
-def _python_memory() -> tuple[Any, bytes]:
+def _python_memory(generator: Any) -> tuple[int, int] | None:
     """CPython's ``_random.Random``: its position and its words follow the head of the object."""
-    generator = getattr(random, "_inst", None)
     if type(generator) is not random.Random or generator.__sizeof__() < _HEAD_BYTES + TWISTER_BYTES:
-        return generator, b""
-    return generator, ctypes.string_at(id(generator) + _HEAD_BYTES, 4 + SEEN_BYTES)
+        return None
+    position = id(generator) + _HEAD_BYTES
+    return position, position + 4
 
 
-def _python_expected(state: Any) -> bytes:
+def _python_expected(state: Any) -> tuple[int, bytes] | None:
     _, words, left_over = state
-    return b"" if left_over is not None else _seen(words[-1], struct.pack(f"={len(words) - 1}I", *words[:-1]))
+    if left_over is not None:
+        return None
+    return words[-1], struct.pack(f"={len(words) - 1}I", *words[:-1])[:SEEN_BYTES]
 
 
-def _numpy_memory() -> tuple[Any, bytes]:
-    """NumPy's bit generator, whose address it gives out for use from C: its words and its position."""
+def _numpy_generator() -> Any:
     get = getattr(sys.modules["numpy"].random, "get_bit_generator", None)  # since NumPy 1.24
-    generator: Any = get() if get is not None else None
+    return get() if get is not None else None
+
+
+def _numpy_memory(generator: Any) -> tuple[int, int] | None:
+    """NumPy's bit generator, whose address it gives out for use from C: its words and its position."""
     if type(generator).__name__ != "MT19937":
-        return generator, b""
-    address = generator.ctypes.state_address
-    position = ctypes.string_at(address + TWISTER_BYTES - 4, 4)
-    return generator, position + ctypes.string_at(address, SEEN_BYTES)
+        return None
+    words = generator.ctypes.state_address
+    return words + TWISTER_BYTES - 4, words
 
 
-def _numpy_expected(state: Any) -> bytes:
+def _numpy_expected(state: Any) -> tuple[int, bytes] | None:
     found = state["state"]
-    return b"" if state["has_gauss"] else _seen(int(found["pos"]), found["key"].tobytes())
+    return None if state["has_gauss"] else (int(found["pos"]), found["key"].tobytes()[:SEEN_BYTES])
 
 
-_python = _Twister(random.getstate, _python_memory, _python_expected)
-_numpy = _Twister(lambda: sys.modules["numpy"].random.get_state(legacy=False), _numpy_memory, _numpy_expected)
+_python = _Twister(random.getstate, lambda: getattr(random, "_inst", None), _python_memory, _python_expected)
+_numpy = _Twister(
+    lambda: sys.modules["numpy"].random.get_state(legacy=False), _numpy_generator, _numpy_memory, _numpy_expected
+)
 
 
 def packed(captured: CapturedRng) -> dict[str, Any]:

@@ -166,10 +166,7 @@ class Ftrun:
     def pids(self, round_: int, node: str | None = None) -> list[int]:
         """Process ids of a round's workers, in the order in which they were reported."""
         return [
-            pid
-            for event in self.of("workers.started", node)
-            if event.data.round == round_
-            for pid in event.data.pids
+            pid for event in self.of("workers.started", node) if event.data.round == round_ for pid in event.data.pids
         ]
 
     def agent(self, node: str | None = None) -> int:

@@ -1,5 +1,6 @@
 """Names and slices of tensors, what cannot be registered, and a script outside of ftrun."""
 
+import copy
 import itertools
 import os
 import subprocess
@@ -120,7 +121,7 @@ def test_a_slice_is_inside_its_tensor() -> None:
 
 
 def test_replaced_objects_are_collected_again() -> None:
-    """A parameter, its memory, a buffer, a layer, or state of an optimizer."""
+    """A parameter, its memory, a buffer, a layer, or state of an optimizer: of a parameter, or all of it."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     found = collected(model=model, optimizer=optimizer)
@@ -140,11 +141,14 @@ def test_replaced_objects_are_collected_again() -> None:
         lambda: model.head.register_buffer("scale", torch.ones(1)),
         momentum,
         lambda: optimizer.state[model.body[0].weight].update(momentum_buffer=torch.zeros(4, 3)),
+        lambda: optimizer.state.update({model.body[0].weight: {"momentum_buffer": torch.zeros(4, 3)}}),
+        lambda: optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict())),
     ]
     for change in changes:
         change()
         after = found.moment(3).collected
         assert after is not before
+        assert found.moment(4).collected is after
         before = after
     assert "model/tail.weight" in names(found) and "optimizer/state/body.0.weight/momentum_buffer" in names(found)
 
