@@ -156,11 +156,12 @@ class ArchiveLog:
         raise UsageError(f"{self._where}: an archive is read-only; name the live store")
 
 
-def _whole_file(path: Path) -> Lines:
+def _whole_file(path: Path, floor: Seq, last: Seq) -> Lines:
     def lines(after: int, until: int | None) -> Iterator[Line]:
-        for line in read_lines(path):
-            if line.seq > after and (until is None or line.seq <= until):
-                yield line
+        found, end = read_lines(path), last if until is None else until
+        if after <= floor and end >= last:
+            return found
+        return (line for line in found if after < line.seq <= end)
 
     return lines
 
@@ -237,7 +238,7 @@ class ArchiveStore:
         self._check_reading(create)
         last = Seq(header.first - 1 + read_footer(self._path).events)
         floor = Floor(seq=Seq(header.first - 1), digest=header.previous)
-        return ArchiveLog(self._path, job, floor, last, _whole_file(self._path))
+        return ArchiveLog(self._path, job, floor, last, _whole_file(self._path, floor.seq, last))
 
     async def close(self) -> None:
         """Do nothing: no file is held open."""

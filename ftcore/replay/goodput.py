@@ -144,6 +144,8 @@ class GoodputLedger:
         self._cut: CutOff | None = None
         self._timed = True
         self._bound = False
+        self._steady: int | None = None
+        """The round of the newest event, if that was a sample of undisturbed training."""
 
     @property
     def state(self) -> JobState:
@@ -152,10 +154,12 @@ class GoodputLedger:
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
-        if type(event.data) is JobProgressed and self._is_steady(event.data):
-            self._sampled(event, event.data)
+        data = event.data
+        if type(data) is JobProgressed and (self._goes_on(data) or self._is_steady(data)):
+            self._sampled(event, data)
             return
-        if type(event.data) is OperatorNoted and self.state.ending is not None:
+        self._steady = None
+        if type(data) is OperatorNoted and self.state.ending is not None:
             self.explainer.feed(event)  # it may be written days after the end: that is no time of the job
             return
         if self._first is None:
@@ -164,7 +168,6 @@ class GoodputLedger:
         self._now = max(self._now, event.time)
         self.explainer.feed(event)
         self._presence.feed(event, self.state)
-        data = event.data
         if type(data) is LogImported:
             self._timed = False
         elif type(data) is SourceCited:
@@ -203,6 +206,10 @@ class GoodputLedger:
             timed=self._timed,
         )
 
+    def _goes_on(self, data: JobProgressed) -> bool:
+        """Whether a sample of which ``_is_steady`` was true came before, and this one is of the same round."""
+        return data.round == self._steady and self._at is not None and data.step > self._at
+
     def _is_steady(self, data: JobProgressed) -> bool:
         """Whether a sample only prolongs the newest span: new steps in undisturbed training. Most events of a long log
         are such samples; the general way would book them alike, at several times the cost."""
@@ -226,11 +233,12 @@ class GoodputLedger:
         )
 
     def _sampled(self, event: Event, data: JobProgressed) -> None:
-        self.explainer.feed(event)
+        explainer = self.explainer
+        explainer.feed(event)
         if event.time > self._now:
             self._row.spans[-1].end = self._now = self._since = event.time
-        self._at = data.step
-        if self.state.training.step_absolute:
+        self._at, self._steady = data.step, data.round
+        if explainer.state.training.step_absolute:
             self._best = data.step
 
     # -- the response to incidents

@@ -56,21 +56,28 @@ class ReportReader:
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
+        for feed in self._readers.get(type(event.data)) or self._readers_of(event):
+            feed(event)
+
+    def _readers_of(self, event: Event) -> tuple[Callable[[Event], None], ...]:
+        """What reads the events of a type, at the first one."""
         if self._first is None:
             self._first = event
         kind = type(event.data)
-        for feed in self._readers.get(kind) or self._readers_of(kind):
-            feed(event)
-        if event.at is not None or kind is not JobProgressed:  # most events of a long log
-            self._clocks.feed(event)
-
-    def _readers_of(self, kind: type) -> tuple[Callable[[Event], None], ...]:
-        found = [self._ledger.feed, self._table.feed, self._trees.feed]
+        found = [self._ledger.feed, self._table.feed, self._trees.reader_of(kind)]
         if kind in Places.READS:
             found.append(self._feed_places)
-        found += [part.feed for part in (self._curves, self._ranks, self._chain, self._saves) if kind in part.READS]
+        if kind is JobProgressed:
+            found += [self._curves.sampled, self._feed_clocks]
+        else:
+            parts = (self._curves, self._ranks, self._chain, self._saves)
+            found += [*(part.feed for part in parts if kind in part.READS), self._clocks.feed]
         self._readers[kind] = tuple(found)
         return self._readers[kind]
+
+    def _feed_clocks(self, sample: Event) -> None:
+        if sample.at is not None:
+            self._clocks.feed(sample)
 
     def _feed_places(self, event: Event) -> None:
         self._places.feed(event, self._ledger.state)

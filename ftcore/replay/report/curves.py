@@ -32,7 +32,7 @@ class Curves:
         """Note an event."""
         data = event.data
         if type(data) is JobProgressed:
-            self._sample(event.time, data)
+            self.sampled(event)
         elif type(data) is FaultObserved:
             if data.kind in CURVES:
                 self._flagged(event.time, data)
@@ -41,8 +41,10 @@ class Curves:
         elif type(data) is DataSkipped:
             self._skips.append((event.time, data.step, data.amount, data.unit, line(data.reason)))
 
-    def _sample(self, time: int, data: JobProgressed) -> None:
-        step, round_, loss, last = data.step, data.round, data.loss, self._last
+    def sampled(self, event: Event) -> None:
+        """Note an event whose data are ``JobProgressed``: most events of a long log are."""
+        time, data, last = event.time, event.data, self._last
+        step, round_, loss = data.step, data.round, data.loss
         self._progress.add(time, step, round_, float(step))
         if loss is not None and math.isfinite(loss):
             self._loss.add(time, step, round_, loss)
@@ -69,7 +71,7 @@ class Curves:
             return round((time - begin) / SECOND, 3)
 
         def listed(curve: ThinnedCurve) -> list[tuple[float, int, int, float]]:
-            return [(at(point.time), point.step, point.round, point.value) for point in curve.points()]
+            return [(at(time), step, round_, value) for time, step, round_, value in curve.points()]
 
         return {
             "loss": listed(self._loss),

@@ -3,31 +3,17 @@
 An outlier of one sample therefore stays visible however long the curve is, which a mean would hide.
 """
 
-from operator import attrgetter
-from typing import Final
-
-import msgspec
+from operator import itemgetter
+from typing import Final, TypeAlias
 
 _BUCKET: Final = 2
 """Points that a bucket keeps: the lowest and the highest."""
 
-_VALUE: Final = attrgetter("value")
+_VALUE: Final = itemgetter(3)
 
-
-class SamplePoint(msgspec.Struct, frozen=True, gc=False):
-    """A point of a curve.
-
-    Args:
-        time: nanoseconds since the epoch.
-        step: the step.
-        round: the round.
-        value: the measured value.
-    """
-
-    time: int
-    step: int
-    round: int
-    value: float
+SamplePoint: TypeAlias = tuple[int, int, int, float]
+"""A point of a curve: nanoseconds since the epoch, step, round, and the measured value. A plain tuple: a long log has
+millions of points, most of which are left out."""
 
 
 class ThinnedCurve:
@@ -50,11 +36,11 @@ class ThinnedCurve:
         """Add the next point; see ``SamplePoint``."""
         low, high = self._low, self._high
         if low is None or high is None:
-            self._low = self._high = SamplePoint(time, step, round_, value)
-        elif value > high.value:
-            self._high = SamplePoint(time, step, round_, value)
-        elif value < low.value:
-            self._low = SamplePoint(time, step, round_, value)
+            self._low = self._high = (time, step, round_, value)
+        elif value > high[3]:
+            self._high = (time, step, round_, value)
+        elif value < low[3]:
+            self._low = (time, step, round_, value)
         self._left -= 1
         if not self._left:
             self._next_bucket()
@@ -93,4 +79,4 @@ def _in_order(low: SamplePoint, high: SamplePoint) -> tuple[SamplePoint, ...]:
     """The lowest and the highest point, which may be the same one, in order of time."""
     if low is high:
         return (low,)
-    return (low, high) if (low.time, low.step) < (high.time, high.step) else (high, low)
+    return (low, high) if low[:2] < high[:2] else (high, low)
