@@ -39,15 +39,36 @@ async def read_overview(reading: LogReading, args: argparse.Namespace) -> JobOve
         reading: the log.
         args: of the command, for its store.
     """
-    if reading.cut is not None or await reading.log.last_seq() <= LONG_EVENTS:
-        return await _from_start(reading)
-    overviews = await _overviews(reading.log, args)
-    found = None if overviews is None else await overviews.found()
-    known = 0 if found is None else found.state.seq
-    overview = await _from_start(reading) if found is None else await _continued(reading, found)
-    if overviews is not None and reading.error is None and overview.state.seq - known >= NEW_EVENTS:
-        await overviews.keep(overview)
+    kept = await KeptOverview.of(reading, args)
+    overview = await _from_start(reading) if kept.newest is None else await _continued(reading, kept.newest)
+    if reading.error is None:
+        await kept.keep(overview)
     return overview
+
+
+class KeptOverview:
+    """The newest overview that fits a log, and where a newer one is kept.
+
+    Attributes:
+        newest: that overview; None: there is none, or the log is short.
+    """
+
+    def __init__(self, overviews: "_Overviews | None", newest: JobOverview | None) -> None:
+        self._overviews, self.newest = overviews, newest
+        self._known = 0 if newest is None else newest.state.seq
+
+    @classmethod
+    async def of(cls, reading: LogReading, args: argparse.Namespace) -> "KeptOverview":
+        """That of a log; see ``read_overview``."""
+        if reading.cut is not None or await reading.log.last_seq() <= LONG_EVENTS:
+            return cls(None, None)
+        overviews = await _overviews(reading.log, args)
+        return cls(overviews, None if overviews is None else await overviews.found())
+
+    async def keep(self, overview: JobOverview) -> None:
+        """Keep a newer overview, if it has enough new events."""
+        if self._overviews is not None and overview.state.seq - self._known >= NEW_EVENTS:
+            await self._overviews.keep(overview)
 
 
 async def incident_tree(

@@ -9,7 +9,9 @@ import attrs
 from ftcore.cli.ctl_explain import PRESETS_EVENTS_MAX
 from ftcore.cli.ctl_lines import style_of, summary
 from ftcore.cli.ctl_output import say, written
-from ftcore.cli.ctl_reading import opened_reading
+from ftcore.cli.ctl_overview import KeptOverview
+from ftcore.cli.ctl_reading import LogReading, opened_reading
+from ftcore.errors import FtcoreError
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
 from ftcore.redaction import redacted_values
 from ftcore.replay.report import ReportReader
@@ -24,13 +26,10 @@ async def run(args: argparse.Namespace) -> int:
     """Write the report; of a log that cannot be read to its end, the part before that point."""
     gc.freeze()  # what is imported stays; collections need not look at it
     gc.set_threshold(200_000, 20, 100)  # events make much garbage, but no cycles
-    reader, presets = ReportReader(summary, style_of), PresetPrices()
     path = None if args.output == STDOUT else Path(args.output)
     with OutFile(path, PAGE) as file:
         async with opened_reading(args) as reading:
-            log = reading.log
-            short = await log.last_seq() - (await log.floor()).seq <= PRESETS_EVENTS_MAX
-            await reading.feed(reader, *([presets] if short else []))
+            reader, presets = await _collected(reading, args)
         failed = reading.error
         report = reader.report(args.job, args.price, str(failed) if failed is not None else "")
         if report["last_seq"] <= PRESETS_EVENTS_MAX and failed is None:
@@ -43,3 +42,26 @@ async def run(args: argparse.Namespace) -> int:
     where = written(path, "the report" if file.replaced else "")
     say(f"wrote {events}, {len(made) / 1e6:.1f} MB, to {where}")
     return reading.exit_code
+
+
+async def _collected(reading: LogReading, args: argparse.Namespace) -> tuple[ReportReader, PresetPrices]:
+    """Read the whole log; what an overview has of it is not collected again."""
+    log = reading.log
+    is_short = await log.last_seq() - (await log.floor()).seq <= PRESETS_EVENTS_MAX
+    kept = await KeptOverview.of(reading, args)
+    for known in (kept.newest, None):
+        reader, presets = ReportReader(summary, style_of, known), PresetPrices()
+        try:
+            await reading.feed(reader, *([presets] if is_short else []))
+        except FtcoreError:
+            raise
+        except Exception:
+            if known is None:
+                raise
+        else:
+            if known is None or reading.error is None:
+                break
+        reading.begin_again()  # the overview's records do not fit together, or it has events that cannot be read now
+    if reading.error is None:
+        await kept.keep(reader.overview)
+    return reader, presets

@@ -14,6 +14,7 @@ from ftcore.ids import seconds
 from ftcore.logs.archive import read_events
 from ftcore.replay import explain, goodput
 from ftcore.replay.goodput import GoodputLedger
+from ftcore.replay.report.places import Places
 from ftcore.sim.responder import stepped
 from ftcore.states.fold import fold
 from ftcore.states.model import JobState, to_json
@@ -46,14 +47,29 @@ class Counting(GoodputLedger):
         super()._sampled(event, data)
 
 
+def knows_nodes(places: Places, state: JobState) -> bool:
+    """Whether the timeline of a report knows the nodes as the folded state does."""
+    members, world = state.membership, state.rounds.world
+    listed = set() if world is None else {member.node for member in world.members}
+    return (
+        {node: (lane.incarnation, lane.alive) for node, lane in places._lanes.items()}
+        == {name: (node.incarnation, node.alive) for name, node in members.nodes.items()}
+        and places._quarantined == set(members.quarantined)
+        and (world is None or places._listed == (world.round, listed))
+    )
+
+
 def agree(events: list[Event]) -> int:
     """Compare all results after each event that ends something, and at the end; returns the number of shortcuts."""
-    fast, slow = Counting(), Slow()
+    fast, slow, places = Counting(), Slow(), Places()
     for event in events:
         fast.feed(event)
         slow.feed(event)
         assert fast._row.spans == slow._row.spans, event.seq
         assert fast._best == slow._best
+        if type(event.data) in Places.READS:
+            places.feed(event)
+        assert knows_nodes(places, fast.state), event.seq
         if event.type in ("incident.resolved", "incident.exhausted", "job.finished") or event is events[-1]:
             assert fast.report().to_json() == slow.report().to_json()
             assert fast.explainer.incidents() == slow.explainer.incidents()
@@ -79,9 +95,12 @@ def test_a_fold_without_changes_has_the_same_state() -> None:
 STEPS = {"samples": 1, "more": 3, "same": 0, "back": -1, "old": 1}
 """Samples: how many steps each is beyond the one before; ``old`` ones are of the round before."""
 
+COMMANDS = ("pause", "resume")
+NODES = ("join", "lose", "silence", "admit", "drain")
+
 SCENES = st.lists(
     st.tuples(
-        st.sampled_from((*STEPS, "samples", "samples", "commit", "fail", "relative", "spike", "pause", "resume")),
+        st.sampled_from((*STEPS, "samples", "samples", "commit", "fail", "relative", "spike", *COMMANDS, *NODES)),
         st.integers(0, 5),
         st.sampled_from((0.0, 0.5, 3.0)),
     ),
@@ -113,8 +132,19 @@ def play(driver: JobDriver, what: str, count: int) -> None:
             driver.step = max(0, driver.step + STEPS[what])
             round_ = newest - 1 if what == "old" else newest
             driver.own(JobProgressed(round=round_, step=driver.step, loss=2.0))
-    elif what in ("pause", "resume"):
+    elif what in COMMANDS:
         driver.command(what)
+        driver.settle()
+    elif what == "join":
+        driver.join(f"node{count}")
+        driver.settle()
+    elif what in NODES:
+        if f"node{count}" not in driver.state.membership.nodes:
+            return
+        if what in ("lose", "silence"):
+            getattr(driver, what)(f"node{count}")
+        else:
+            driver.command(what, f"node{count}")
         driver.settle()
     elif world is None or driver.state.phase != "running":
         return

@@ -9,10 +9,9 @@ from ftcore.events.job import JobProgressed
 from ftcore.faults.taxonomy import title_of
 from ftcore.ids import SECOND
 from ftcore.replay.accounts import GoodputReport, NodeUse
-from ftcore.replay.clocks import ClockBounds
 from ftcore.replay.explain import Incident
-from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.incident_text import clock_lines
+from ftcore.replay.overview import JobOverview
 from ftcore.replay.report.answers import FirstScreen
 from ftcore.replay.report.cases import pages, rows
 from ftcore.replay.report.chain import ChainRecord
@@ -38,10 +37,17 @@ class ReportReader:
     Args:
         summary: an event in one line.
         style: how it is shown: ``bad``, ``good``, ``warn``, ``strong``, ``quiet`` or empty.
+        known: what is known of the events up to one; None: nothing. It is continued with those after that one.
+
+    Attributes:
+        overview: what ``explain``, ``incidents`` and ``goodput`` show, after the last event.
     """
 
-    def __init__(self, summary: Callable[[Event], str], style: Callable[[Event], str]) -> None:
-        self._ledger = GoodputLedger()
+    def __init__(
+        self, summary: Callable[[Event], str], style: Callable[[Event], str], known: JobOverview | None = None
+    ) -> None:
+        self.overview = known or JobOverview()
+        self._known = self.overview.state.seq
         self._table = EventTable(summary, style)
         self._places = Places()
         self._curves = Curves()
@@ -49,13 +55,14 @@ class ReportReader:
         self._chain = ChainRecord()
         self._saves = Saves()
         self._trees = Trees(summary)
-        self._clocks = ClockBounds()
         self._readers: dict[type, tuple[Callable[[Event], None], ...]] = {}
         """By type of event, the parts that read it."""
         self._first: Event | None = None
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
+        if event.seq > self._known:
+            self.overview.feed(event)
         for feed in self._readers.get(type(event.data)) or self._readers_of(event):
             feed(event)
 
@@ -64,23 +71,14 @@ class ReportReader:
         if self._first is None:
             self._first = event
         kind = type(event.data)
-        found = [self._ledger.feed, self._table.feed, self._trees.reader_of(kind)]
-        if kind in Places.READS:
-            found.append(self._feed_places)
+        found = [self._table.feed, self._trees.reader_of(kind)]
         if kind is JobProgressed:
-            found += [self._curves.sampled, self._feed_clocks]
+            found.append(self._curves.sampled)
         else:
-            parts = (self._curves, self._ranks, self._chain, self._saves)
-            found += [*(part.feed for part in parts if kind in part.READS), self._clocks.feed]
+            parts = (self._places, self._curves, self._ranks, self._chain, self._saves)
+            found += [part.feed for part in parts if kind in part.READS]
         self._readers[kind] = tuple(found)
         return self._readers[kind]
-
-    def _feed_clocks(self, sample: Event) -> None:
-        if sample.at is not None:
-            self._clocks.feed(sample)
-
-    def _feed_places(self, event: Event) -> None:
-        self._places.feed(event, self._ledger.state)
 
     def report(self, job: str = "", price: float | None = None, cut: str = "") -> dict[str, Any]:
         """The report without its events, as plain JSON values; times in seconds since ``begin``.
@@ -90,8 +88,9 @@ class ReportReader:
             price: money per GPU-hour.
             cut: why the log could not be read to its end; empty: it was.
         """
-        state, incidents = self._ledger.state, self._ledger.explainer.incidents()
-        goodput = self._ledger.report()
+        ledger = self.overview.ledger
+        state, incidents = ledger.state, ledger.explainer.incidents()
+        goodput = ledger.report()
         costs = {cost.id: cost for cost in goodput.incidents}
         screen = FirstScreen(state=state, incidents=incidents, goodput=goodput, costs=costs, price=price)
         headline, mood = screen.headline()
@@ -118,7 +117,7 @@ class ReportReader:
             "incidents": rows(incidents, costs, begin),
             "incident_count": len(incidents),
             "pages": pages(incidents, goodput, state, self._trees, begin),
-            "clocks": [line(each) for each in clock_lines(self._clocks.clocks())],
+            "clocks": [line(each) for each in clock_lines(self.overview.clocks.clocks())],
             "places": self._places.to_json(begin, end, _marked(incidents)),
             "curves": self._curves.to_json(begin),
             "ranks": self._ranks.to_json(begin, state),
@@ -136,7 +135,7 @@ class ReportReader:
         return self._first.time if self._first is not None else 0
 
     def _state_json(self) -> dict[str, Any]:
-        state = self._ledger.state
+        state = self.overview.state
         world = state.rounds.world
         return {
             "phase": str(state.phase),

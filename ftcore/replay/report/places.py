@@ -9,11 +9,11 @@ from ftcore.events.envelope import Event
 from ftcore.events.job import JobFinished
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeJoined, NodeLeft, NodeLost, NodeQuarantined
-from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
+from ftcore.events.operator import OperatorCommanded
+from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed, WorldMembers
 from ftcore.ids import SECOND
 from ftcore.replay.report.limits import MARKS_MAX, NODES_MAX, ROUNDS_MAX, STAYS_MAX
 from ftcore.replay.report.text import line
-from ftcore.states.model import JobState
 
 WAITS, TRAINS, OUT = 0, 1, 2
 """What a node does: it is connected but in no world; it is in the world; it is quarantined."""
@@ -21,10 +21,12 @@ WAITS, TRAINS, OUT = 0, 1, 2
 
 @attrs.define
 class _Lane:
-    """A node's stretches of time: begin and end in nanoseconds, and what it did."""
+    """A node's stretches of time: begin and end in nanoseconds, and what it did; and its agent's newest incarnation."""
 
     host: str
     slots: int
+    incarnation: str
+    alive: bool = True
     stays: list[tuple[int, int, int]] = attrs.field(factory=list)
     lost: list[int] = attrs.field(factory=list)
     since: int = 0
@@ -49,7 +51,7 @@ class Places:
     READS: Final = frozenset(
         {
             *(NodeJoined, NodeLeft, NodeLost, NodeQuarantined),
-            *(RoundPlanned, WorldFormed, RoundStarted, JobFinished, MasterElected),
+            *(RoundPlanned, WorldMembers, WorldFormed, RoundStarted, JobFinished, MasterElected, OperatorCommanded),
         }
     )
     """Types of events that are read here; the other parts of a report declare theirs likewise."""
@@ -57,25 +59,36 @@ class Places:
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._members: frozenset[str] = frozenset()
+        self._listed: tuple[int, set[str]] = (0, set())
+        """The newest round whose members were listed, and these members."""
+        self._quarantined: set[str] = set()
         self._stays = 0
         self._rounds: dict[int, list[Any]] = {}
         self._leaders: list[tuple[int, str]] = []
 
-    def feed(self, event: Event, state: JobState) -> None:
-        """Note an event; ``state`` is the folded state after it."""
+    def feed(self, event: Event) -> None:
+        """Note an event."""
         data, time = event.data, event.time
         if type(data) is NodeJoined:
-            lane = self._lanes.setdefault(data.node, _Lane(line(data.host), data.slots))
-            lane.slots = data.slots
+            lane = self._lanes.setdefault(data.node, _Lane(line(data.host), data.slots, data.incarnation))
+            lane.slots, lane.incarnation, lane.alive = data.slots, data.incarnation, True
             self._change(lane, time, WAITS)
         elif isinstance(data, NodeLeft | NodeLost):
-            self._gone(data.node, time, state, lost=type(data) is NodeLost or getattr(data, "lost", False))
+            self._gone(time, data)
         elif type(data) is NodeQuarantined:
+            self._quarantined.add(data.node)
             gone = self._lanes.get(data.node)
             if gone is not None:
                 self._change(gone, time, OUT)
+        elif type(data) is OperatorCommanded:
+            if data.command == "admit":
+                self._quarantined.discard(data.node)
+        elif type(data) is WorldMembers:
+            if self._listed[0] != data.round:
+                self._listed = (data.round, set())
+            self._listed[1].update(member.node for member in data.members)
         elif isinstance(data, RoundPlanned | WorldFormed | RoundStarted):
-            self._round(time, data, state)
+            self._round(time, data)
         elif type(data) is JobFinished:
             self._end_round(time)
             for lane in self._lanes.values():
@@ -88,16 +101,17 @@ class Places:
         if self._stays < STAYS_MAX:
             self._stays += lane.change(time, does)
 
-    def _gone(self, node: str, time: int, state: JobState, *, lost: bool) -> None:
-        lane, known = self._lanes.get(node), state.membership.nodes.get(node)
-        if lane is None or (known is not None and known.alive):
+    def _gone(self, time: int, data: NodeLeft | NodeLost) -> None:
+        lane = self._lanes.get(data.node)
+        if lane is None or (lane.alive and lane.incarnation != data.incarnation):
             return
-        self._change(lane, time, OUT if node in state.membership.quarantined else None)
-        self._members -= {node}
-        if lost and len(lane.lost) < MARKS_MAX:
+        lane.alive = False
+        self._change(lane, time, OUT if data.node in self._quarantined else None)
+        self._members -= {data.node}
+        if (type(data) is NodeLost or getattr(data, "lost", False)) and len(lane.lost) < MARKS_MAX:
             lane.lost.append(time)
 
-    def _round(self, time: int, data: RoundPlanned | WorldFormed | RoundStarted, state: JobState) -> None:
+    def _round(self, time: int, data: RoundPlanned | WorldFormed | RoundStarted) -> None:
         if type(data) is RoundPlanned:
             self._end_round(time)
         row = self._rounds.setdefault(data.round, [time, None, None, None, 0, 0])
@@ -107,14 +121,11 @@ class Places:
             row[2] = time
         elif type(data) is WorldFormed:
             row[1], row[4], row[5] = time, data.nodes, data.size
-            world = state.rounds.world
-            members = frozenset(member.node for member in world.members) if world is not None else frozenset()
+            members = frozenset(self._listed[1]) if self._listed[0] == data.round else frozenset()
             for node in self._members ^ members:
                 lane = self._lanes.get(node)
                 if lane is not None and lane.does != OUT:
-                    known = state.membership.nodes.get(node)
-                    alive = known is not None and known.alive
-                    self._change(lane, time, TRAINS if node in members else WAITS if alive else None)
+                    self._change(lane, time, TRAINS if node in members else WAITS if lane.alive else None)
             self._members = members
 
     def _end_round(self, time: int) -> None:

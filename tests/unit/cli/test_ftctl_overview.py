@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from ftctl_logs import archive
 
-from ftcore.cli import ctl_explain, ctl_overview
+from ftcore.cli import ctl_explain, ctl_overview, ctl_report
 from ftcore.cli.ftctl import main
 from ftcore.events.codec import GENESIS, chain, encode
 from ftcore.events.envelope import Event
@@ -29,6 +29,7 @@ COMMANDS = [
     for command in (["explain"], ["explain", "i1"], ["incidents"], ["goodput"], ["failures"])
     for form in ("table", "json")
 ]
+COMMANDS.append(["report", "-o", "-"])
 
 
 def story() -> JobDriver:
@@ -58,6 +59,7 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         (ctl_overview, "LONG_EVENTS", 10),
         (ctl_overview, "NEW_EVENTS", 5),
         (ctl_explain, "PRESETS_EVENTS_MAX", 10),
+        (ctl_report, "PRESETS_EVENTS_MAX", 10),
     ):
         monkeypatch.setattr(module, name, value)
     seqs: list[int] = []
