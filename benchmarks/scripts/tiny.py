@@ -35,8 +35,8 @@ def main() -> None:
         optimizer.step()
 
     times: list[float] = []
-    job = ft.join()
     if kind != "plain":
+        job = ft.join()
         job.register(net=net, optimizer=optimizer)
     if kind == "between":
         gaps: list[int] = []

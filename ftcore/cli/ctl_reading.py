@@ -20,7 +20,7 @@ from ftcore.ids import Seq
 from ftcore.logs.stores import archive_file
 from ftcore.ports import EventLog
 from ftcore.states.revisions import NEWEST
-from ftcore.states.unknown import NOTED, UnknownParts
+from ftcore.states.unknown import UnknownParts
 from ftcore.wording import plural, printable
 
 
@@ -94,8 +94,7 @@ class LogReading(msgspec.Struct):
                 last = event.seq
                 if last > self._noted:
                     self._noted = last
-                    if type(event.data) in NOTED:
-                        self.unknown.note(event)
+                    self.unknown.note(event)
                 yield event
         except LogCorrupt as error:
             if until is None or last < until:  # an archive is verified to its end, also if a part is asked for

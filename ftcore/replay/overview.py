@@ -25,7 +25,7 @@ from ftcore.replay.causality import IncidentRanges, SavedRanges
 from ftcore.replay.clocks import ClockBounds, SavedClocks
 from ftcore.replay.goodput import GoodputLedger, SavedLedger, restore_ledger, save_ledger
 from ftcore.states.model import JobState
-from ftcore.states.unknown import NOTED, UnknownParts
+from ftcore.states.unknown import UnknownParts
 from ftcore.version import __version__
 
 FORMAT: Final = 1
@@ -90,8 +90,7 @@ class JobOverview:
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
-        if type(event.data) in NOTED:
-            self.unknown.note(event)
+        self.unknown.note(event)
         self.ledger.feed(event)
         self.ranges.feed(event)
         if event.at is not None or type(event.data) is not JobProgressed:  # most events of a long log

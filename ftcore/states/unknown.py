@@ -1,15 +1,10 @@
 """What this ftcore does not know of a log that it reads."""
 
-from typing import Final
-
 import msgspec
 
 from ftcore.events.envelope import Event, Unknown
 from ftcore.events.master import MasterElected
 from ftcore.states.revisions import NEWEST
-
-NOTED: Final = frozenset({Unknown, MasterElected})
-"""Classes of the data of events that ``UnknownParts`` notes."""
 
 
 class UnknownParts(msgspec.Struct):

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ftcore.events.envelope import Event
-from ftcore.events.job import JobProgressed
 from ftcore.faults.taxonomy import title_of
 from ftcore.ids import SECOND
 from ftcore.replay.accounts import GoodputReport, NodeUse
@@ -71,13 +70,9 @@ class ReportReader:
         if self._first is None:
             self._first = event
         kind = type(event.data)
-        found = [self._table.feed, self._trees.reader_of(kind)]
-        if kind is JobProgressed:
-            found.append(self._curves.sampled)
-        else:
-            parts = (self._places, self._curves, self._ranks, self._chain, self._saves)
-            found += [part.feed for part in parts if kind in part.READS]
-        self._readers[kind] = tuple(found)
+        parts = (self._places, self._curves, self._ranks, self._chain, self._saves)
+        declared = (part.feed for part in parts if kind in part.READS)
+        self._readers[kind] = (self._table.feed, self._trees.feed, *declared)
         return self._readers[kind]
 
     def report(self, job: str = "", price: float | None = None, cut: str = "") -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Curves:
         """Note an event."""
         data = event.data
         if type(data) is JobProgressed:
-            self.sampled(event)
+            self._sample(event.time, data)
         elif type(data) is FaultObserved:
             if data.kind in CURVES:
                 self._flagged(event.time, data)
@@ -41,10 +41,8 @@ class Curves:
         elif type(data) is DataSkipped:
             self._skips.append((event.time, data.step, data.amount, data.unit, line(data.reason)))
 
-    def sampled(self, event: Event) -> None:
-        """Note an event whose data are ``JobProgressed``: most events of a long log are."""
-        time, data, last = event.time, event.data, self._last
-        step, round_, loss = data.step, data.round, data.loss
+    def _sample(self, time: int, data: JobProgressed) -> None:
+        step, round_, loss, last = data.step, data.round, data.loss, self._last
         self._progress.add(time, step, round_, float(step))
         if loss is not None and math.isfinite(loss):
             self._loss.add(time, step, round_, loss)

@@ -26,13 +26,11 @@ class Trees:
         self._opened: Event | None = None
         self._packed: dict[str, bytes] = {}
 
-    def reader_of(self, kind: type) -> Callable[[Event], None]:
-        """Return what reads the events with data of this class."""
-        return self._open if kind is IncidentOpened else self._tree.feed
-
-    def _open(self, event: Event) -> None:
-        self._keep()
-        self._opened = event
+    def feed(self, event: Event) -> None:
+        """See ``Reader.feed``."""
+        if type(event.data) is IncidentOpened:
+            self._keep()
+            self._opened = event
         self._tree.feed(event)
 
     def of(self, incident: str) -> dict[str, Any]:

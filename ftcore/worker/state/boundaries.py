@@ -27,8 +27,6 @@ class PassedBoundary:
         steps: how many steps of optimizers there were before.
     """
 
-    __slots__ = ("_changes", "after", "moment", "steps")
-
     def __init__(self, moment: StateMoment, after: dict[int, Any], steps: int) -> None:
         self.moment, self.after, self.steps = moment, after, steps
         self._changes: Any = None
@@ -74,7 +72,7 @@ class PassedBoundaries:
     def is_at(self, step: int) -> bool:
         """Whether the training thread is at the boundary of a step."""
         newest = self.newest
-        return newest is not None and newest.moment.step == step and newest.steps == self._steps
+        return newest is not None and (newest.moment.step, newest.steps) == (step, self._steps)
 
     def add(self, moment: StateMoment, after: dict[int, Any]) -> PassedBoundary:
         """Add the boundary that the training thread is at."""
