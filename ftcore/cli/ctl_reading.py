@@ -88,14 +88,22 @@ class LogReading(msgspec.Struct):
 
     async def events(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """The events ``after < seq <= until``, up to the first one that the log cannot give."""
+        async for events in self._batches(after, until):
+            for event in events:
+                self._note(event)
+                yield event
+
+    def _note(self, event: Event) -> None:
+        if event.seq > self._noted:
+            self._noted = event.seq
+            self.unknown.note(event)
+
+    async def _batches(self, after: Seq, until: Seq | None) -> AsyncIterator[list[Event]]:
         last = after
         try:
-            async for event in self.log.read(after, until):
-                last = event.seq
-                if last > self._noted:
-                    self._noted = last
-                    self.unknown.note(event)
-                yield event
+            async for events in self.log.read_batches(after, until):
+                last = events[-1].seq
+                yield events
         except LogCorrupt as error:
             if until is None or last < until:  # an archive is verified to its end, also if a part is asked for
                 self.stop(last, error)
@@ -117,17 +125,18 @@ class LogReading(msgspec.Struct):
             after, until: see ``events``.
             past: whether an event is after the wanted ones.
         """
-        feeds = [reader.feed for reader in readers]
-        async for event in self.events(after, until):
-            if past is not None and past(event):
-                return
-            try:
-                for feed in feeds:
-                    feed(event)
-            except (LogCorrupt, UnknownEvent) as error:
-                self.halfway = isinstance(error, LogCorrupt)
-                self.stop(event.seq - 1, error)
-                return
+        feeds = [self._note, *(reader.feed for reader in readers)]
+        async for events in self._batches(after, until):  # events one by one cost as much as decoding them
+            for event in events:
+                if past is not None and past(event):
+                    return
+                try:
+                    for feed in feeds:
+                        feed(event)
+                except (LogCorrupt, UnknownEvent) as error:
+                    self.halfway = isinstance(error, LogCorrupt)
+                    self.stop(event.seq - 1, error)
+                    return
 
     def lines(self) -> list[str]:
         """What the user should know, as messages."""

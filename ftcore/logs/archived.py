@@ -17,7 +17,7 @@ from ftcore.ids import JobName, Seq, Term
 from ftcore.logs.archive import Line, decoded, read_footer, read_header, read_lines, read_range
 from ftcore.logs.in_thread import in_thread
 from ftcore.logs.pieces import FileArchive
-from ftcore.logs.rules import check_job_name, truncated
+from ftcore.logs.rules import check_job_name, one_by_one, truncated
 from ftcore.ports import Candidate, EventLog, Floor, Leader, Leadership, Snapshot, Space
 
 CHUNK = 500
@@ -85,15 +85,18 @@ class ArchiveLog:
         """See ``ports.EventLog.last_seq``."""
         return self._last
 
-    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+    def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """See ``ports.EventLog.read``."""
+        return one_by_one(self.read_batches(after, until))
+
+    async def read_batches(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[list[Event]]:
+        """See ``ports.EventLog.read_batches``."""
         if after < self._floor.seq and (until is None or until > after):
             raise truncated(self._job, after, self._floor)
         end = self._last if until is None else min(until, self._last)
         if after < end:
             async for events, _ in _chunks(self._lines(after, end)):
-                for event in events:
-                    yield event
+                yield events
 
     async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
         """See ``ports.EventLog.follow``: after the archived events, waits forever."""
@@ -105,8 +108,8 @@ class ArchiveLog:
 
     async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
         """See ``ports.EventLog.stored``."""
-        async for event in self.read(after, until):
-            yield [encode(event)]
+        async for events in self.read_batches(after, until):
+            yield [encode(event) for event in events]
 
     async def floor(self) -> Floor:
         """See ``ports.EventLog.floor``."""
@@ -300,27 +303,35 @@ class JoinedLog:
         Raises:
             Truncated: events are in neither the live log nor the archive. All events after its ``floor`` exist.
         """
-        return self._joined(after, until, lambda start: self._live.read(start, until))
+        return one_by_one(self.read_batches(after, until))
 
-    def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
-        """See ``ports.EventLog.follow``; raises as ``read`` does."""
-        return self._joined(after, None, self._live.follow)
-
-    async def _joined(
-        self, after: Seq, until: Seq | None, live: Callable[[Seq], AsyncIterator[Event]]
-    ) -> AsyncIterator[Event]:
+    async def read_batches(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[list[Event]]:
+        """See ``ports.EventLog.read_batches``; raises as ``read`` does."""
         while until is None or after < until:
             try:
-                async for event in live(after):
+                async for events in self._live.read_batches(after, until):
+                    yield events
+                    after = events[-1].seq
+                return
+            except Truncated as error:
+                async for events in self._archived(after, until, error):
+                    yield events
+                    after = events[-1].seq
+
+    async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
+        """See ``ports.EventLog.follow``; raises as ``read`` does."""
+        while True:
+            try:
+                async for event in self._live.follow(after):
                     yield event
                     after = event.seq
                 return
             except Truncated as error:
-                async for event in self._archived(after, until, error):
+                async for event in one_by_one(self._archived(after, None, error)):
                     yield event
                     after = event.seq
 
-    async def _archived(self, after: Seq, until: Seq | None, cause: Truncated) -> AsyncIterator[Event]:
+    async def _archived(self, after: Seq, until: Seq | None, cause: Truncated) -> AsyncIterator[list[Event]]:
         floor = await self._live.floor()
         archive = self._archive(floor)
         if archive is None:
@@ -330,8 +341,7 @@ class JoinedLog:
             async for events, digest in _chunks(archive.lines(after, end)):
                 if events[-1].seq == floor.seq and digest.hex() != floor.digest:
                     raise LogCorrupt(f"{archive.path} is the archive of another log of a job named {self.job}")
-                for event in events:
-                    yield event
+                yield events
         except NotFound as error:
             start = await in_thread(archive.begins, floor.seq)
             state = f"has {archive.event_ranges()}" if archive.path.is_dir() else "does not exist"

@@ -64,7 +64,7 @@ from ftcore.logs.etcd_layout import (
 )
 from ftcore.logs.etcd_lead import Election, EtcdLeadership, decode_candidate
 from ftcore.logs.etcd_upkeep import Upkeep
-from ftcore.logs.rules import check_job_name, continued, encode_group, truncated
+from ftcore.logs.rules import check_job_name, continued, encode_group, one_by_one, truncated
 from ftcore.ports import Candidate, Floor, Leader, Snapshot, Space
 from ftcore.timing import DEFAULT, Timing
 
@@ -168,16 +168,20 @@ class EtcdLog:
         """See ``ports.EventLog.last_seq``."""
         return (await self._read_state()).last
 
-    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+    def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """See ``ports.EventLog.read``."""
+        return one_by_one(self.read_batches(after, until))
+
+    async def read_batches(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[list[Event]]:
+        """See ``ports.EventLog.read_batches``."""
         state = await self._read_state()
         last = state.last if until is None else min(until, state.last)
         cursor = Cursor(self._keys, after)
         async with aclosing(self._catch_up(cursor, cursor.take, state, last)) as batches:
             async for events in batches:
-                for event in events:
-                    if event.seq <= last:
-                        yield event
+                wanted = [event for event in events if event.seq <= last]
+                if wanted:
+                    yield wanted
 
     async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
         """See ``ports.EventLog.stored``."""

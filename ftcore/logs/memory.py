@@ -15,7 +15,7 @@ from ftcore.events.codec import decode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
 from ftcore.logs.contents import LogContents
-from ftcore.logs.rules import check_job_name, encode_group
+from ftcore.logs.rules import check_job_name, encode_group, one_by_one
 from ftcore.ports import Candidate, Floor, Leader, Snapshot, Space
 
 
@@ -116,10 +116,14 @@ class MemoryLog:
         with self._log.lock:
             return self._log.contents.last
 
-    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+    def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """See ``ports.EventLog.read``."""
+        return one_by_one(self.read_batches(after, until))
+
+    async def read_batches(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[list[Event]]:
+        """See ``ports.EventLog.read_batches``."""
         for body in self._log.part(after, until):
-            yield decode(body)
+            yield [decode(body)]
 
     async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
         """See ``ports.EventLog.stored``."""

@@ -1,7 +1,7 @@
 """Rules common to all log adapters: job names and the size of an append."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from ftcore.errors import StoreError, Truncated, UsageError
 from ftcore.events.codec import encode
@@ -46,6 +46,13 @@ def encode_group(events: Sequence[Event], expected_seq: Seq) -> list[bytes]:
     if size > GROUP_BYTES_MAX:
         raise ValueError(f"{len(events)} events have {size} bytes: one append takes at most {GROUP_BYTES_MAX} bytes")
     return bodies
+
+
+async def one_by_one(batches: AsyncIterator[list[Event]]) -> AsyncIterator[Event]:
+    """The events of batches: ``ports.EventLog.read`` of ``read_batches``."""
+    async for events in batches:
+        for event in events:
+            yield event
 
 
 def truncated(job: JobName, after: int, floor: Floor) -> Truncated:

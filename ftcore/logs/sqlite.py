@@ -19,7 +19,7 @@ from ftcore.errors import Fenced, LogCorrupt, LogUnavailable, NotFound, StoreErr
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
 from ftcore.logs import sqlite_file
-from ftcore.logs.rules import check_job_name, continued, encode_group
+from ftcore.logs.rules import check_job_name, continued, encode_group, one_by_one
 from ftcore.logs.sqlite_file import LogFile
 from ftcore.logs.sqlite_lease import POLL_S, LeaseCampaign, SqliteLeadership, leader_of
 from ftcore.logs.wake import Wake
@@ -77,16 +77,19 @@ class SqliteLog:
         """See ``ports.EventLog.last_seq``."""
         return await self._call(self._file.last_seq)
 
-    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+    def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """See ``ports.EventLog.read``."""
+        return one_by_one(self.read_batches(after, until))
+
+    async def read_batches(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[list[Event]]:
+        """See ``ports.EventLog.read_batches``."""
         end = await self.last_seq()
         end = end if until is None else min(until, end)
         while after < end:
             events = await self._chunk(after, end)
             if not events:
                 raise LogCorrupt(f"{self._file.path}: event {after + 1} is missing, the log ends at {end}")
-            for event in events:
-                yield event
+            yield events
             after = events[-1].seq
 
     async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:

@@ -145,6 +145,12 @@ class AppendOnlyLog(Protocol):
             Truncated: events after ``after`` were truncated.
         """
 
+    def read_batches(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[list[Event]]:
+        """The events that ``read`` gives, as the store reads them: some at a time, never none.
+
+        Raises as ``read`` does, after the events before the one in question.
+        """
+
     def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
         """The durable events after ``after``, then each new event soon after it is durable; never ends by itself.
 

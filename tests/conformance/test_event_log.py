@@ -71,6 +71,23 @@ def test_a_part_can_be_read(conform):
     conform(scenario)
 
 
+def test_no_batch_is_empty(conform):
+    """Parts of a log that are read in batches: none is empty, and together they are what ``read`` gives."""
+
+    async def scenario(place: Harness) -> None:
+        log, term = await opened(place)
+        await put(log, term, 1, 7)
+        await put(log, term, 8, 10)
+        await put(log, term, 11, 3_000)
+        for after, until in ((0, None), (3, 8), (9, 1_234), (2_999, 9_999), (5, 5), (6, 4), (3_000, None)):
+            end = None if until is None else Seq(until)
+            batches = [[event.seq for event in batch] async for batch in log.read_batches(Seq(after), end)]
+            assert all(batches)
+            assert [seq for batch in batches for seq in batch] == await seqs(log, after, until)
+
+    conform(scenario)
+
+
 def test_a_conflict_tells_where_the_log_ends(conform):
     """An append with a wrong expected end changes nothing and raises the true one."""
 

@@ -10,7 +10,7 @@ from ftcore.errors import Unreachable
 from ftcore.events.codec import chain
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
-from ftcore.logs.rules import encode_group
+from ftcore.logs.rules import encode_group, one_by_one
 from ftcore.ports import Candidate, Floor, Leader, Snapshot, Space
 from ftcore.runtime import tasks
 from ftcore.sim.protocol.clock import ns
@@ -88,10 +88,15 @@ class SimLog:
         last: Seq = await self._ask(lambda: self._store.contents.last, reads=True)
         return last
 
-    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+    def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """See ``ports.EventLog``."""
-        for event in await self._ask(lambda: self._store.read(after, until), reads=True):
-            yield event
+        return one_by_one(self.read_batches(after, until))
+
+    async def read_batches(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[list[Event]]:
+        """See ``ports.EventLog``."""
+        events = await self._ask(lambda: self._store.read(after, until), reads=True)
+        if events:
+            yield events
 
     async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
         """See ``ports.EventLog``."""
