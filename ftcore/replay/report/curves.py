@@ -2,7 +2,8 @@
 
 import math
 from collections import deque
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
 
 from ftcore.events.envelope import Event
 from ftcore.events.job import DataSkipped, JobProgressed, JobRolledBack
@@ -11,6 +12,12 @@ from ftcore.ids import SECOND
 from ftcore.replay.report.limits import MARKS_MAX, POINTS_MAX
 from ftcore.replay.report.text import line
 from ftcore.replay.report.thinning import ThinnedCurve
+
+SAMPLES_MAX: Final = 4096
+"""Samples that are added to the curves at once: one by one they cost several times as much."""
+
+_Sample: TypeAlias = tuple[int, int, int, float | None]
+"""Time in nanoseconds, step, round and loss."""
 
 
 class Curves:
@@ -22,7 +29,10 @@ class Curves:
         self._loss = ThinnedCurve(POINTS_MAX)
         self._pace = ThinnedCurve(POINTS_MAX)
         self._progress = ThinnedCurve(POINTS_MAX)
-        self._last: tuple[int, int, int] | None = None
+        self._samples: list[_Sample] = []
+        """The newest samples, which are in no curve yet."""
+        self._before: list[_Sample] = []
+        """The sample before them, if there is one."""
         self._flags: deque[tuple[int, int | None, str, float | None, str]] = deque(maxlen=MARKS_MAX)
         self._norms: deque[tuple[int, int | None, float]] = deque(maxlen=MARKS_MAX)
         self._rollbacks: deque[tuple[int, int, int | None, str]] = deque(maxlen=MARKS_MAX)
@@ -32,7 +42,9 @@ class Curves:
         """Note an event."""
         data = event.data
         if type(data) is JobProgressed:
-            self._sample(event.time, data)
+            self._samples.append((event.time, data.step, data.round, data.loss))
+            if len(self._samples) == SAMPLES_MAX:
+                self._draw()
         elif type(data) is FaultObserved:
             if data.kind in CURVES:
                 self._flagged(event.time, data)
@@ -41,16 +53,21 @@ class Curves:
         elif type(data) is DataSkipped:
             self._skips.append((event.time, data.step, data.amount, data.unit, line(data.reason)))
 
-    def _sample(self, time: int, data: JobProgressed) -> None:
-        step, round_, loss, last = data.step, data.round, data.loss, self._last
-        self._progress.add(time, step, round_, float(step))
-        if loss is not None and math.isfinite(loss):
-            self._loss.add(time, step, round_, loss)
-        if last is not None:
-            then, before, its_round = last
-            if its_round == round_ and step > before and time > then:
-                self._pace.add(time, step, round_, (time - then) / SECOND / (step - before))
-        self._last = (time, step, round_)
+    def _draw(self) -> None:
+        """Add the newest samples to the curves."""
+        new, self._samples = self._samples, []
+        self._progress.extend([(time, step, round_, float(step)) for time, step, round_, _ in new])
+        self._loss.extend(
+            [(time, step, round_, loss) for time, step, round_, loss in new if loss is not None and math.isfinite(loss)]
+        )
+        self._pace.extend(
+            [
+                (time, step, round_, (time - then) / SECOND / (step - before))
+                for (then, before, its_round, _), (time, step, round_, _) in pairwise([*self._before, *new])
+                if its_round == round_ and step > before and time > then
+            ]
+        )
+        self._before = new[-1:] or self._before
 
     def _flagged(self, time: int, data: FaultObserved) -> None:
         figure = data.kind.partition("-")[0]
@@ -64,6 +81,7 @@ class Curves:
 
     def to_json(self, begin: int) -> dict[str, Any]:
         """Plain JSON values; times in seconds since ``begin`` (nanoseconds)."""
+        self._draw()
 
         def at(time: int) -> float:
             return round((time - begin) / SECOND, 3)

@@ -3,6 +3,7 @@
 An outlier of one sample therefore stays visible however long the curve is, which a mean would hide.
 """
 
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final, TypeAlias
 
@@ -32,18 +33,20 @@ class ThinnedCurve:
         self._left = 1
         self._done = 0  # points before the newest bucket
 
-    def add(self, time: int, step: int, round_: int, value: float) -> None:
-        """Add the next point; see ``SamplePoint``."""
-        low, high = self._low, self._high
-        if low is None or high is None:
-            self._low = self._high = (time, step, round_, value)
-        elif value > high[3]:
-            self._high = (time, step, round_, value)
-        elif value < low[3]:
-            self._low = (time, step, round_, value)
-        self._left -= 1
-        if not self._left:
-            self._next_bucket()
+    def extend(self, points: Sequence[SamplePoint]) -> None:
+        """Add the next points; see ``SamplePoint``."""
+        start = 0
+        while start < len(points):
+            part = points[start : start + self._left]
+            start += len(part)
+            low, high = min(part, key=_VALUE), max(part, key=_VALUE)
+            if self._low is None or low[3] < self._low[3]:
+                self._low = low
+            if self._high is None or high[3] > self._high[3]:
+                self._high = high
+            self._left -= len(part)
+            if not self._left:
+                self._next_bucket()
 
     @property
     def count(self) -> int:

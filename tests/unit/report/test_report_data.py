@@ -212,12 +212,18 @@ def test_text_is_cut() -> None:
 
 def test_thinned_curve_keeps_outliers() -> None:
     curve = ThinnedCurve(100)
-    for step in range(100_000):
-        curve.add(step, step, 1, 1000.0 if step == 77_777 else math.sin(step))
+    added = [(step, step, 1, 1000.0 if step == 77_777 else math.sin(step)) for step in range(100_000)]
+    for first in range(0, 100_000, 333):
+        curve.extend(added[first : first + 333])
     points = curve.points()
     assert len(points) <= 110 and curve.count == 100_000
     assert max(value for _, _, _, value in points) == 1000.0
     assert points == sorted(points)
+    at_once, one_by_one = ThinnedCurve(100), ThinnedCurve(100)
+    at_once.extend(added)
+    for point in added:
+        one_by_one.extend([point])
+    assert at_once.points() == one_by_one.points() == points
 
 
 def test_routine_events_are_thinned_first() -> None:
