@@ -7,8 +7,9 @@ then is found by `ftctl replay --verify`.
 """
 
 import argparse
+import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ftcore.cli.ctl_reading import LogReading
 from ftcore.errors import FtcoreError, LogCorrupt, UnknownEvent
@@ -24,6 +25,9 @@ from ftcore.ports import AppendOnlyLog
 from ftcore.replay.causality import CausalTree
 from ftcore.replay.overview import JobOverview, OverviewLabel, label_in, pack_overview, restore_overview
 from ftcore.states.snapshot import overview_in
+
+if TYPE_CHECKING:
+    from ftcore.launch.overview_process import OverviewProcess
 
 LONG_EVENTS = 20_000
 """Events of a log beyond which overviews are used: a shorter one is read at once."""
@@ -64,6 +68,19 @@ class KeptOverview:
             return cls(None, None)
         overviews = await _overviews(reading.log, args)
         return cls(overviews, None if overviews is None else await overviews.found())
+
+    def apart(self) -> "OverviewProcess | None":
+        """A process that collects the overview of a long archive file, of which there is none; None: it would gain
+        nothing, or it cannot be started.
+        """
+        if not isinstance(self._overviews, _OfFile) or self.newest is not None or len(os.sched_getaffinity(0)) < 2:
+            return None
+        from ftcore.launch.overview_process import OverviewProcess
+
+        try:
+            return OverviewProcess(self._overviews.path)
+        except OSError:
+            return None
 
     async def keep(self, overview: JobOverview) -> None:
         """Keep a newer overview, if it has enough new events."""
@@ -168,14 +185,14 @@ class _OfFile:
     """The overviews of an archive file, by the digest of its bytes."""
 
     def __init__(self, path: Path, code: str) -> None:
-        self._path, self._code, self._cache = path, code, OverviewCache()
+        self.path, self._code, self._cache = path, code, OverviewCache()
         self._key = ""
 
     async def found(self) -> JobOverview | None:
         return await in_thread(self._found)
 
     def _found(self) -> JobOverview | None:
-        content = read_content(self._path)
+        content = read_content(self.path)
         if content is None:
             return None
         self._key = content.content
@@ -187,7 +204,7 @@ class _OfFile:
         return None
 
     async def keep(self, overview: JobOverview) -> None:
-        content = await in_thread(read_content, self._path)
+        content = await in_thread(read_content, self.path)
         if content is None or content.content != self._key:
             return
         stored = pack_overview(overview, OverviewLabel(code=self._code, seq=content.seq, digest=content.digest))

@@ -1,6 +1,7 @@
 """``ftctl report``: the whole job as one HTML file."""
 
 import argparse
+import contextlib
 import gc
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ftcore.cli.ctl_output import say, written
 from ftcore.cli.ctl_overview import KeptOverview
 from ftcore.cli.ctl_reading import LogReading, opened_reading
 from ftcore.errors import FtcoreError
+from ftcore.logs.in_thread import in_thread
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
 from ftcore.redaction import redacted_values
 from ftcore.replay.report import ReportReader
@@ -46,22 +48,43 @@ async def run(args: argparse.Namespace) -> int:
 
 async def _collected(reading: LogReading, args: argparse.Namespace) -> tuple[ReportReader, PresetPrices]:
     """Read the whole log; what an overview has of it is not collected again."""
-    log = reading.log
-    is_short = await log.last_seq() - (await log.floor()).seq <= PRESETS_EVENTS_MAX
+    presets = PresetPrices()
+    is_short = await reading.log.last_seq() <= PRESETS_EVENTS_MAX
     kept = await KeptOverview.of(reading, args)
-    for known in (kept.newest, None):
-        reader, presets = ReportReader(summary, style_of, known), PresetPrices()
-        try:
-            await reading.feed(reader, *([presets] if is_short else []))
-        except FtcoreError:
-            raise
-        except Exception:
-            if known is None:
-                raise
-        else:
-            if known is None or reading.error is None:
-                break
-        reading.begin_again()  # the overview's records do not fit together, or it has events that cannot be read now
+    reader = None if is_short else await _by_overview(reading, kept)
+    if reader is None:
+        reading.begin_again()
+        reader = ReportReader(summary, style_of)
+        await reading.feed(reader, *([presets] if is_short else []))
     if reading.error is None:
         await kept.keep(reader.overview)
     return reader, presets
+
+
+async def _by_overview(reading: LogReading, kept: KeptOverview) -> ReportReader | None:
+    """Read the whole log with an overview that is kept, or collected by another process meanwhile.
+
+    Returns:
+        None: there is no such overview, or it does not fit.
+    """
+    with contextlib.ExitStack() as stack:
+        process = kept.apart()
+        if process is not None:
+            stack.enter_context(process)
+        elif kept.newest is None:
+            return None
+        reader = ReportReader(summary, style_of, kept.newest, apart=process is not None)
+        try:
+            await reading.feed(reader)
+        except FtcoreError:
+            raise
+        except Exception:  # its records do not fit together
+            return None
+        if reading.error is not None:  # it has events that cannot be read now
+            return None
+        if process is not None:
+            overview = await in_thread(process.result, await reading.log.last_seq())
+            if overview is None:
+                return None
+            reader.overview = overview
+        return reader

@@ -37,16 +37,22 @@ class ReportReader:
         summary: an event in one line.
         style: how it is shown: ``bad``, ``good``, ``warn``, ``strong``, ``quiet`` or empty.
         known: what is known of the events up to one; None: nothing. It is continued with those after that one.
+        apart: the overview is collected elsewhere, and set when it is needed.
 
     Attributes:
         overview: what ``explain``, ``incidents`` and ``goodput`` show, after the last event.
     """
 
     def __init__(
-        self, summary: Callable[[Event], str], style: Callable[[Event], str], known: JobOverview | None = None
+        self,
+        summary: Callable[[Event], str],
+        style: Callable[[Event], str],
+        known: JobOverview | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
         self.overview = known or JobOverview()
-        self._known = self.overview.state.seq
+        self._known = math.inf if apart else self.overview.state.seq
         self._table = EventTable(summary, style)
         self._places = Places()
         self._curves = Curves()

@@ -2,6 +2,8 @@
 
 import asyncio
 import itertools
+import os
+import sys
 from pathlib import Path
 
 import msgspec
@@ -240,6 +242,48 @@ def test_an_archive_without_overview_is_kept_in_the_cache(tmp_path, monkeypatch,
     fed.clear()
     assert shown(capsys, f"file:{tmp_path / 'renamed.ftlog'}") == expected
     assert fed == [] and len(kept()) == 1
+
+
+def collected_apart(monkeypatch: pytest.MonkeyPatch, processors: set[int], python: str) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: processors)
+    monkeypatch.setattr(sys, "executable", python)
+
+
+@pytest.mark.parametrize(
+    ("processors", "python", "events"),
+    [
+        pytest.param({0, 1}, sys.executable, False, id="another process"),
+        pytest.param({0}, sys.executable, True, id="one processor"),
+        pytest.param({0, 1}, "/bin/false", True, id="a process that fails"),
+        pytest.param({0, 1}, "/nonexistent", True, id="no process"),
+    ],
+)
+def test_another_process_collects_the_overview_for_a_report(
+    tmp_path, monkeypatch, capsys, fed, processors, python, events
+):
+    """Of an archive file without one; if that is not possible, the same process. The page is the same, and the
+    overview is kept."""
+    url, report = archive(tmp_path / "plain.ftlog", story().events), COMMANDS[-1]
+    expected = without(monkeypatch, capsys, url)[-1]
+    collected_apart(monkeypatch, processors, python)
+    fed.clear()
+    assert (main(["--store", url, *report]), *capsys.readouterr()) == expected
+    assert bool(fed) == events and len(kept()) == 1
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut"])
+def test_a_report_of_a_damaged_archive_does_not_need_the_other_process(tmp_path, monkeypatch, capsys, fed, damage):
+    """The page shows the readable part, with the reason, whatever the other process does."""
+    path = tmp_path / "plain.ftlog"
+    url, report = archive(path, story().events), COMMANDS[-1]
+    body = path.read_bytes()
+    half = len(body) // 2
+    path.write_bytes(body[:half] if damage == "cut" else body[:half] + bytes([body[half] ^ 1]) + body[half + 1 :])
+    expected = without(monkeypatch, capsys, url)[-1]
+    assert expected[0] != 0
+    collected_apart(monkeypatch, {0, 1}, sys.executable)
+    assert (main(["--store", url, *report]), *capsys.readouterr()) == expected
+    assert kept() == []
 
 
 @pytest.mark.parametrize("where", ["event", "overview", "footer", "cut", "cut in the overview"])
