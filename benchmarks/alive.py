@@ -2,6 +2,7 @@
 
 The same script runs under ftrun with the built-in chain (a failed collective is retried in place, a killed rank is
 swapped), under ftrun with a chain that restarts all processes, and under torchrun, where it begins again from step 1.
+With ``--prepare always``, processes that have done their set-up wait beside the running ones.
 """
 
 import argparse
@@ -17,6 +18,10 @@ from results import spread, table, write
 EVERY = 30
 """Steps between two faults."""
 
+STEP_S = 0.05
+READY_S = 10.0
+"""Seconds until prepared processes are ready, beside their set-up."""
+
 STAYS = """version: 1
 chain:
   - step_retry: {max_retries: 1000, per_node: 900}
@@ -28,15 +33,15 @@ chain:
 RESTARTS = "version: 1\nchain:\n  - process_restart: {max_restarts: 1000}\n  - stop\n"
 
 
-def outages(job: Job, count: int) -> list[float]:
+def outages(job: Job, count: int, every: int) -> list[float]:
     """Seconds from each fault until every rank has completed the step of the fault, or, as a new process, any step."""
     found: list[float] = []
     for number in range(1, count + 1):
-        fault = job.await_one(f"fault{number * EVERY}", 0)
+        fault = job.await_one(f"fault{number * every}", 0)
         if fault is None:
             break
         old = {mark.pid for mark in job.marks() if mark.mono <= fault.mono}
-        ended = _all_go_on(job, fault, number * EVERY, old)
+        ended = _all_go_on(job, fault, number * every, old)
         if ended is None:
             break
         found.append((ended - fault.mono) / 1e9)
@@ -57,15 +62,19 @@ def _all_go_on(job: Job, fault: Mark, step: int, old: set[int]) -> int | None:
     return None
 
 
-def measured(launcher: str, ranks: int, kind: str, count: int, setup_s: float, policy: str = "") -> list[float]:
+def measured(
+    launcher: str, ranks: int, kind: str, count: int, setup_s: float, policy: str = "", *, prepares: bool = False
+) -> list[float]:
     """The outages of one run."""
+    every = EVERY + int((setup_s + READY_S) / STEP_S) if prepares else EVERY
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "policy.yaml"
         file.write_text(policy)
         options = ["--policy", str(file)] if policy else []
-        args = [kind, str(count), str(EVERY), str(setup_s)]
+        options += ["--prepare", "always"] if prepares else []
+        args = [kind, str(count), str(every), str(setup_s)]
         with launched(launcher, 1, ranks, options, args, SCRIPTS / "faulty.py") as job:
-            return outages(job, count)
+            return outages(job, count, every)
 
 
 def _ratio(peer: list[float], ours: list[float]) -> str:
@@ -87,8 +96,12 @@ def main() -> int:
             retry = measured("ftrun", ranks, "raise", args.count, setup_s, STAYS)
             swap = measured("ftrun", ranks, "kill", args.count, setup_s, STAYS)
             restart = measured("ftrun", ranks, "kill", args.count, setup_s, RESTARTS)
+            ready = [
+                measured("ftrun", ranks, "kill", args.count, setup_s, policy, prepares=True)
+                for policy in (STAYS, RESTARTS)
+            ]
             peer = measured("torchrun", ranks, "kill", args.peer_count, setup_s)
-            cells = [spread(each, "s") if each else "-" for each in (retry, swap, restart, peer)]
+            cells = [spread(each, "s") if each else "-" for each in (retry, swap, restart, *ready, peer)]
             ratios = [
                 statistics.median(peer) / statistics.median(each) if each and peer else 0.0 for each in (retry, swap)
             ]
@@ -99,6 +112,8 @@ def main() -> int:
         "failed collective: retried in place",
         "SIGKILL: swapped",
         "SIGKILL: all restarted",
+        "swapped, prepared",
+        "all restarted, prepared",
         "SIGKILL: torchrun",
         "torchrun / retry, / swap",
     )

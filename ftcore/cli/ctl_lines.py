@@ -130,10 +130,13 @@ def _failed(data: worker.WorkerFailed) -> str:
     return f"{worker_name} {_exit(data.exitcode)}{_at(data.step)}{message}"
 
 
+_WAITED = {"parked": "that waited for it", "prepared": "that were prepared for it"}
+
+
 def _started(data: worker.WorkersStarted) -> str:
     pids = listed([f"local rank {rank} pid {pid}" for rank, pid in enumerate(data.pids)], NAMES_SHOWN)
     workers = plural(len(data.pids), "worker")
-    how = "that waited for it" if data.how == "parked" else f"by {data.how}"
+    how = _WAITED.get(data.how) or f"by {data.how}"
     return f"{data.node}: round {data.round}, {workers} {how}{reason_suffix(pids)}"
 
 

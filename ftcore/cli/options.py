@@ -326,6 +326,8 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     )
     _add(group, "--preload", metavar="MODULES", help="comma-separated modules to import before workers are forked")
     _add(group, "--no-preload", action="store_true", help="start every worker as a new interpreter")
+    help_ = "workers that run the script up to where it asks for its rank, ready for a later round: on nodes on standby"
+    _add(group, "--prepare", choices=("standby", "always"), help=f"{help_}, or also beside running workers")
 
 
 def seconds(parser: argparse.ArgumentParser, flag: str, text: str | None) -> float | None:
@@ -485,10 +487,11 @@ def slots(parser: argparse.ArgumentParser, text: str) -> int:
 
 def preload(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Sequence[str] | None:
     """The modules that the warm process imports; None if workers are new interpreters."""
-    if args.no_preload:
-        if args.preload:
-            parser.error("--preload and --no-preload exclude each other")
-        return None
-    if args.no_python and not args.run_path:
+    if args.no_preload and args.preload:
+        parser.error("--preload and --no-preload exclude each other")
+    fresh = "--no-preload" if args.no_preload else "--no-python" if args.no_python and not args.run_path else ""
+    if fresh and args.prepare:
+        parser.error(f"--prepare and {fresh} exclude each other: prepared workers are forked")
+    if fresh:
         return None
     return tuple(args.preload.split(",")) if args.preload else DEFAULT_PRELOAD

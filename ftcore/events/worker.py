@@ -51,7 +51,7 @@ class WorkersStarted(Payload, frozen=True, kw_only=True):
         round: the round they belong to.
         pids: process IDs, by local rank.
         how: ``fork`` from the warm process, or ``exec`` of a fresh interpreter, with the reason; ``parked`` if none was
-            started: all of them waited for the round.
+            started: all of them had left an earlier round; ``prepared``: they waited for their first one on standby.
         log_dir: directory of the round's output on the node, with a directory ``rank_R`` for each worker; empty:
             another launcher writes the output, or an earlier release wrote this event.
     """

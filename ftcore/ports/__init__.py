@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from ftcore.ports.transport import Handle, Listener, Stream, Transport
     from ftcore.ports.workers import (
+        NO_ROUND,
         BoundaryControl,
         DeepInspector,
         Inspector,
@@ -81,6 +82,7 @@ _MODULES = {
     "LogStore": "ftcore.ports.log",
     "MaintenanceAnnounced": "ftcore.ports.platform",
     "MaintenanceOver": "ftcore.ports.platform",
+    "NO_ROUND": "ftcore.ports.workers",
     "NodeEnded": "ftcore.ports.platform",
     "NodeWarned": "ftcore.ports.platform",
     "Occupant": "ftcore.ports.platform",
@@ -131,6 +133,7 @@ __all__ = [
     "LogStore",
     "MaintenanceAnnounced",
     "MaintenanceOver",
+    "NO_ROUND",
     "NodeEnded",
     "NodeWarned",
     "Occupant",

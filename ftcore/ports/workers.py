@@ -1,7 +1,7 @@
 """Protocols of the supervisor, which runs a node's workers, and the data it reports about them."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import attrs
 
@@ -154,6 +154,10 @@ class Warmer(Protocol):
 
     async def warmed(self) -> bool:
         """Wait until preparation has ended; returns whether workers can be started warm, as far as known."""
+
+
+NO_ROUND: Final = Round(0)
+"""The round of workers that are started before they have one."""
 
 
 class Supervisor(Protocol):

@@ -12,9 +12,25 @@ It is a pair of sockets with messages of ``messages``; the worker finds its end 
 
 A worker that notices a fault which ends no process leaves by itself, and waits. It answers each order to leave, also
 when it has left already: it then saves in memory what it can.
+
+A worker of a node on standby is started before its round, with ``FTCORE_STANDBY``. Its answer to an order to leave says
+that it waits where it needs its rank; then it enters a round as the others do.
 """
 
 from typing import Final
 
 ROUNDS_FD_ENV: Final = "FTCORE_ROUNDS_FD"
 """Environment variable with the descriptor number of a worker's channel."""
+
+STANDBY_ENV: Final = "FTCORE_STANDBY"
+"""Set for a worker that was started before its round: it has none of the variables ``OF_ROUND``."""
+
+OF_ROUND: Final = frozenset(
+    {
+        *("RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
+        *("FTCORE_ROUND", "FTCORE_BATCH", "FTCORE_RESUME", "FTCORE_RESUME_STEP", "FTCORE_ROLLBACKS"),
+        *("FTCORE_SKIP", "FTCORE_PERSIST_EVERY"),
+    }
+)
+"""Variables of a worker's environment that only a round defines, and that nothing reads without need."""

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, Final
 
 from ftcore.shm.phases import OPTIMIZER
-from ftcore.worker import _groups, _phase_hooks, _rate, _roles, _section_hooks
+from ftcore.worker import _groups, _phase_hooks, _rate, _roles, _section_hooks, _standby
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._hidden import hidden
 from ftcore.worker._imports import when_imported
@@ -97,6 +97,7 @@ def _group_timeout_s() -> float | None:
 
 def install() -> None:
     """Count the steps of this process's first optimizer: from now on, or after torch is imported."""
+    _standby.install()
     if "torch" not in sys.modules:
         when_imported("torch", install)
         return

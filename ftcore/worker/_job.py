@@ -66,7 +66,8 @@ class TrainingJob:
         self._builders: list[Callable[[], object]] = []
         self._link: _rounds.RoundLink | None = None
         self._has_left, self._is_damaged, self._marked = False, False, 0
-        self._norm_limit, self._tolerated = _environment.norm_threshold(), _environment.tolerated()
+        self._norm_limit: float | None = None
+        self._tolerated: frozenset[int] = frozenset()
         self.loaded: LoadedState | None = None
         """What ``load`` restored; None: it was not called, or nothing is registered."""
 
@@ -356,6 +357,7 @@ class TrainingJob:
 
     def _publish(self) -> None:
         """Publish before the first step whether this process can go on in another round."""
+        self._norm_limit, self._tolerated = _environment.norm_threshold(), _environment.tolerated()
         if self._link is None or self._collection is None:
             return
         words = progress().boundary_words

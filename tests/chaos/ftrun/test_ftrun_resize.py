@@ -93,3 +93,34 @@ def test_a_worker_that_dies_while_the_job_shrinks(tmp_path: Path, undisturbed: l
         assert found[0][0] == job.pids(1, "a")[0]
         samples = job.ftctl("--job", "job", "samples")
         assert samples.returncode == 0, samples.stdout
+
+
+def set_up(job: Ftrun) -> set[int]:
+    """The processes that have come to where they need their rank."""
+    return {int(path.suffix[1:]) for path in job.cwd.glob("set_up.*")}
+
+
+@pytest.mark.parametrize(("nodes", "policy"), [("2", "hot_swap"), ("2:3", "grow")])
+def test_a_prepared_standby_enters_the_round(tmp_path: Path, undisturbed: list[float], nodes: str, policy: str) -> None:
+    """A node that joins later has its workers ready before it is needed: they take the place of a lost node's, or make
+    the job grow."""
+    with ftrun(tmp_path, timing={"node_lease_s": 5.0, "join_window_s": 3.0}) as job:
+        job.drop("policy.yaml", POLICY)
+        job.drop("slow", "")
+        runs = {name: start(job, f"--nnodes={nodes}", f"--node-id={name}") for name in "ab"}
+        job.all_step_on(2)
+        runs["c"] = start(job, f"--nnodes={nodes}", "--node-id=c", "--prepare=standby")
+        job.wait("node.warmed", node="c")
+        [prepared] = set_up(job) - {*job.pids(1)}
+        if policy == "hot_swap":
+            kill_with_keeper(job, "b")
+            runs.pop("b").end()
+        job.wait("incident.resolved", policy=policy)
+        (job.cwd / "slow").unlink()
+        assert [run.end() for run in runs.values()] == [0] * len(runs)
+        [started] = job.of("workers.started", "c")
+        assert (started.data.how, started.data.pids) == ("prepared", (prepared,))
+        assert job.pids(2, "a") == job.pids(1, "a")
+        found = ends(*runs.values())
+        assert prepared in {pid for pid, _ in found.values()}
+        assert all(weights == pytest.approx(undisturbed, abs=1e-3) for _, weights in found.values())

@@ -1,7 +1,9 @@
 """One worker process of this node, and what its supervisor has of it."""
 
 import asyncio
+import contextlib
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -14,9 +16,14 @@ from ftcore.runtime.agent.workers.pages import WorkerPage
 from ftcore.runtime.agent.workers.parking import RoundChannel, WorkerFault
 from ftcore.runtime.agent.workers.stackfile import StackFile
 from ftcore.runtime.agent.workers.warm_link import ParkedWorker
+from ftcore.runtime.warm import protocol
 from ftcore.shm.boundary import PARKS, RESIZES, RETRIES
+from ftcore.wording import format_duration
 
 ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
+
+HOOKS: Final = "ftcore.worker._hooks"
+"""Module that a worker imports to count its steps; referenced by name, because the agent must not import ``worker``."""
 
 
 class WorkerPlace(NamedTuple):
@@ -91,6 +98,8 @@ class LocalWorker:
     def fits(self, launch: Launch) -> bool:
         """Whether it can be the process of its local rank in a round."""
         place, resizes = place_of(launch, self.local_rank), self.page.orders.read().able & RESIZES
+        if self.place.rank < 0:  # it has no round yet
+            return place.local_ranks == self.place.local_ranks
         return place == self.place or bool(resizes and place.local_ranks == self.place.local_ranks)
 
     def renew(self, launch: Launch, stdout: OutputPipe, stderr: OutputPipe) -> None:
@@ -158,6 +167,78 @@ def place_of(launch: Launch, local_rank: int) -> WorkerPlace:
     """The place of a local rank in a round."""
     env = launch.envs[local_rank] if local_rank < len(launch.envs) else {}
     return WorkerPlace(*(int(env.get(name) or -1) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
+
+
+def hand_over(worker: LocalWorker, launch: Launch, env: Mapping[str, str], exec_reason: str) -> None:
+    """Hand its launch over to a forked process, which answers on ``worker.parked.channel``.
+
+    Args:
+        worker: the worker.
+        launch: the launch.
+        env: its environment.
+        exec_reason: why it must be a fresh interpreter; empty: it need not.
+    """
+    body = protocol.body_fd(
+        {
+            "argv": list(launch.argv),
+            "module": launch.module,
+            "no_python": launch.no_python,
+            "cwd": launch.cwd,
+            "env": dict(env),
+            "python": env.get("PYTHON_EXEC") or sys.executable,
+            "exec_reason": exec_reason,
+            "hooks": HOOKS,
+            "stacks": -1,
+        }
+    )
+    fds = [body, worker.stdout.worker_end, worker.stderr.worker_end, worker.page.fd, worker.stacks.fd]
+    fds.append(worker.channel.worker_end.fileno())
+    # Sending fails if the worker was just killed; the reaper reports its end.
+    with contextlib.suppress(OSError):
+        protocol.send(worker.parked.channel, {"start": 1}, fds)
+    os.close(body)
+    worker.page.release_fd()
+
+
+def how_started(workers: int, how: str, parked: int, prepared: int) -> str:
+    """How the workers of a round were started; see ``workers.started``.
+
+    Args:
+        workers: their number.
+        how: start method of new processes; empty: there are none.
+        parked: number of those that had left an earlier round.
+        prepared: number of those that waited for their first one.
+    """
+    waited = {name: count for name, count in (("parked", parked), ("prepared", prepared)) if count}
+    if not how and len(waited) == 1:
+        return next(iter(waited))
+    return "; ".join([*([how] if how else []), *(f"{count} of {workers} {name}" for name, count in waited.items())])
+
+
+async def wait_for_rank(workers: Sequence[LocalWorker], limit_s: float) -> str:
+    """Wait until workers without a round have come to where they need their rank; ``waits`` says so afterwards.
+
+    Args:
+        workers: they were started.
+        limit_s: longest wait in seconds.
+
+    Returns:
+        Why one did not come there; empty: all did.
+    """
+    asked = [worker.channel.leave(()) for worker in workers]
+    await asyncio.wait(asked, timeout=limit_s)
+    for worker, left in zip(workers, asked, strict=True):
+        worker.waits = left.done() and not left.cancelled() and worker.exitcode is None
+    late = next((worker for worker, left in zip(workers, asked, strict=True) if not left.done()), None)
+    if late is not None:
+        return f"worker {late.local_rank} did not ask for its rank within {format_duration(round(limit_s))}"
+    ended = next((worker for worker in workers if not worker.waits), None)
+    if ended is None:
+        return ""
+    if ended.exitcode is None:  # it is not known yet
+        ended.stderr.drain()
+    lines = ended.stderr.tail().decode(errors="replace").strip().splitlines()
+    return f"worker {ended.local_rank} ended before it asked for its rank" + (f": {lines[-1]}" if lines else "")
 
 
 async def ask_to_leave(workers: Sequence[LocalWorker], grace_s: float) -> None:

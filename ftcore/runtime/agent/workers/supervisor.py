@@ -16,41 +16,36 @@ register them (``reaper.watch``), or start them before the supervisor.
 """
 
 import asyncio
-import contextlib
 import os
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ftcore.errors import UsageError
 from ftcore.faults.rule import Rule
 from ftcore.ids import Round
-from ftcore.ports import Launch, Progress, Signs, WorkerExit
-from ftcore.runtime.agent.workers import callfile, launchable, local_worker, processes
+from ftcore.ports import NO_ROUND, Launch, Progress, Signs, WorkerExit
+from ftcore.runtime.agent.workers import callfile, launchable, leftovers, local_worker, processes
 from ftcore.runtime.agent.workers.guard import Guard
 from ftcore.runtime.agent.workers.local_worker import ERROR_FILE_ENV, LocalWorker
 from ftcore.runtime.agent.workers.log_watch import HitCallback, LogWatch
 from ftcore.runtime.agent.workers.output import STDERR, STDOUT, Console, FileWriter, LineCopies, Output, OutputPipe
 from ftcore.runtime.agent.workers.pages import WorkerPage
 from ftcore.runtime.agent.workers.parking import RoundChannel, WorkerFault, fault_of
+from ftcore.runtime.agent.workers.prepared import EarlyStart, PreparedWorkers
 from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.agent.workers.stackfile import StackFile
 from ftcore.runtime.agent.workers.store_link import StoreLink
 from ftcore.runtime.agent.workers.warm_link import ParkedWorker, WarmLink, receive
 from ftcore.runtime.agent.workers.warm_start import AGENT_ENV, Started, new_tag
-from ftcore.runtime.warm import protocol
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
 from ftcore.shm.boundary import BoundaryOrders
 from ftcore.shm.calls import Call
 from ftcore.wording import plural
 
-HOOKS: Final = "ftcore.worker._hooks"
-"""Module that a worker imports to count its steps; referenced by name, because the agent must not import ``worker``."""
-
-SWEEP_S_MAX: Final = 10.0
 FLUSH_S: Final = 1.0
+FILES: Final = {STDOUT: "stdout.log", STDERR: "stderr.log"}
 COPIES: Final = {STDOUT: "filtered_stdout.log", STDERR: "filtered_stderr.log"}
 """Files of a round with the lines that the user selected."""
 
@@ -72,6 +67,7 @@ class LocalSupervisor:
         on_fault: called with what a worker noticed and stays alive after.
         rules: the job's own rules for the scan.
         warm: the warm process, if it was started already, with that environment and those modules.
+        early: the workers that are prepared for a later round; None: none are.
 
     Raises:
         OSError: the guard or the warm process cannot be started.
@@ -92,6 +88,7 @@ class LocalSupervisor:
         on_fault: Callable[[WorkerFault], None] | None = None,
         rules: tuple[Rule, ...] = (),
         warm: Started | None = None,
+        early: EarlyStart | None = None,
     ) -> None:
         processes.become_subreaper()
         self._loop = asyncio.get_running_loop()
@@ -114,9 +111,10 @@ class LocalSupervisor:
         self._store = StoreLink(self._reaper, self._warm, lost, store_port, self._on_note)
         self._exits: asyncio.Queue[WorkerExit | None] = asyncio.Queue()
         self._workers: list[LocalWorker] = []
+        self._prepared = PreparedWorkers(early, self._begin_prepared, self._on_note, self._release)
         self._copies: dict[int, LineCopies] = {}
         self._former_copies: list[LineCopies] = []
-        self._round = Round(0)
+        self._round = NO_ROUND
         self._active = False
         self._starting: asyncio.Task[str] | None = None
         self._stopping = asyncio.Lock()
@@ -130,6 +128,7 @@ class LocalSupervisor:
             await self._warm.unsafe()
         except UsageError:
             return False  # the next start says why
+        await self._prepared.standby()
         return True
 
     async def start(self, launch: Launch) -> tuple[tuple[int, ...], str]:
@@ -259,6 +258,7 @@ class LocalSupervisor:
     async def close(self) -> None:
         """See ``ports.Supervisor``."""
         await self.stop(0.0)
+        self._prepared.close()
         self._store.close()
         self._warm.close()
         await self._sweep()
@@ -287,14 +287,20 @@ class LocalSupervisor:
             return {}
         return {worker.local_rank: worker for worker in alive}
 
-    async def _start(self, launch: Launch, kept: Mapping[int, LocalWorker]) -> str:
-        missing = [local_rank for local_rank in range(len(launch.envs)) if local_rank not in kept]
-        reason = "" if self._preloads or not missing else "--no-preload"
-        reason = reason or (launchable.why_exec(launch, self._env) or await self._warm.unsafe() if missing else "")
-        if kept and missing:
-            await self._sweep()  # what the dead ones have left
-        parked = await self._warm.take(len(missing)) if missing else []
-        self._close_workers(kept)
+    async def _start(self, launch: Launch, parked: Mapping[int, LocalWorker]) -> str:
+        missing = [local_rank for local_rank in range(len(launch.envs)) if local_rank not in parked]
+        prepared = self._prepared.choose(launch, missing)
+        kept = {**parked, **prepared}
+        missing = [local_rank for local_rank in missing if local_rank not in kept]
+        try:
+            reason = await self._why_exec(launch) if missing else ""
+            if parked and missing:
+                await self._sweep()  # what the dead ones have left
+            forked = await self._warm.take(len(missing)) if missing else []
+        except BaseException:
+            self._prepared.keep()
+            raise
+        self._close_workers(parked)
         self._round, self._active = launch.round, True
         self._former_copies += self._copies.values()
         self._copies = {
@@ -303,32 +309,67 @@ class LocalSupervisor:
             if (texts := self._output.copied.get(stream))
         }
         self._workers = list(kept.values())
+        self._prepared.entered()
         try:
-            for local_rank, waiting in zip(missing, parked, strict=True):
+            for local_rank, waiting in zip(missing, forked, strict=True):
                 self._workers.append(self._prepare(launch, local_rank, waiting))
             for worker in kept.values():
                 self._renew(worker, launch)
                 if worker.exitcode is not None:  # meanwhile; it was reported as one of the round before
                     self._exits.put_nowait(worker.exit_of(self._round, time.monotonic_ns()))
         except OSError:
-            for waiting in parked:
+            for waiting in forked:
                 waiting.channel.close()
             raise
         self._workers.sort(key=lambda worker: worker.local_rank)
         entering = [worker.enter(self._env_of(worker, launch)) for worker in kept.values()]
         fresh = [worker for worker in self._workers if worker.local_rank not in kept]
-        for worker in fresh:
-            self._hand_over(worker, launch, reason)
         try:
-            replies = await asyncio.gather(*(receive(worker.parked.channel) for worker in fresh))
+            how = await self._hand_over(fresh, launch, reason)
             await asyncio.gather(*entering)
         finally:
             for worker in self._workers:
                 worker.close_worker_ends()
+        return local_worker.how_started(len(self._workers), how if fresh else "", len(parked), len(prepared))
+
+    async def _why_exec(self, launch: Launch) -> str:
+        if not self._preloads:
+            return "--no-preload"
+        return launchable.why_exec(launch, self._env) or await self._warm.unsafe()
+
+    async def _begin_prepared(self, launch: Launch, ranks: Collection[int]) -> str:
+        """See ``PreparedWorkers``."""
+        launchable.check(launch)
+        reason = await self._why_exec(launch)
+        if reason:
+            return f"they cannot be forked: {reason}"
+        forked = await self._warm.take(len(ranks))
+        workers: list[LocalWorker] = []
+        try:
+            for local_rank, waiting in zip(ranks, forked, strict=True):
+                workers.append(self._prepare(launch, local_rank, waiting))
+                self._prepared.add(workers[-1])
+            how = await self._hand_over(workers, launch, "")
+        finally:
+            for waiting in forked[len(workers) :]:
+                waiting.channel.close()
+            for worker in workers:
+                worker.close_worker_ends()
+        return "" if how == "fork" else f"they cannot be forked: {how}"
+
+    async def _hand_over(self, fresh: Sequence[LocalWorker], launch: Launch, exec_reason: str) -> str:
+        """Hand a launch over to forked processes; returns how they run it."""
+        for worker in fresh:
+            local_worker.hand_over(worker, launch, self._env_of(worker, launch), exec_reason)
+        replies = await asyncio.gather(*(receive(worker.parked.channel) for worker in fresh))
         for worker, (reply, _) in zip(fresh, replies, strict=True):
             worker.stacks.worker_fd = int(reply["stacks"]) if reply is not None else -1
-        how = next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
-        return how if not kept else "parked" if not fresh else f"{how}; {len(kept)} of {len(self._workers)} parked"
+        return next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
+
+    def _release(self, worker: LocalWorker) -> None:
+        """A worker that belongs to no round has ended."""
+        self._guard.remove(worker.pid)
+        worker.close()
 
     def _prepare(self, launch: Launch, local_rank: int, parked: ParkedWorker) -> LocalWorker:
         env, log_dir = launch.envs[local_rank], launch.log_dirs[local_rank]
@@ -337,8 +378,8 @@ class LocalSupervisor:
             local_rank,
             parked.pid,
             parked,
-            self._stream(STDOUT, "stdout.log", env, log_dir, local_rank),
-            self._stream(STDERR, "stderr.log", env, log_dir, local_rank),
+            self._stream(STDOUT, launch, local_rank),
+            self._stream(STDERR, launch, local_rank),
             WorkerPage(),
             StackFile(),
             RoundChannel(self._loop, lambda found: self._noticed(worker, found)),
@@ -353,8 +394,8 @@ class LocalSupervisor:
         """Give a worker that enters a round what a new one has: files of its output, a page, an error file."""
         env, log_dir = launch.envs[worker.local_rank], launch.log_dirs[worker.local_rank]
         worker.error_file = local_worker.clear_error_file(env, log_dir, self._note_file)
-        stdout = self._stream(STDOUT, "stdout.log", env, log_dir, worker.local_rank)
-        worker.renew(launch, stdout, self._stream(STDERR, "stderr.log", env, log_dir, worker.local_rank))
+        stdout = self._stream(STDOUT, launch, worker.local_rank)
+        worker.renew(launch, stdout, self._stream(STDERR, launch, worker.local_rank))
 
     def _noticed(self, worker: LocalWorker, found: Mapping[str, Any]) -> None:
         fault = fault_of(found, self._round, worker.local_rank)
@@ -367,37 +408,17 @@ class LocalSupervisor:
     def _env_of(self, worker: LocalWorker, launch: Launch) -> dict[str, str]:
         return {**launch.envs[worker.local_rank], AGENT_ENV: self._tag, ERROR_FILE_ENV: worker.error_file}
 
-    def _stream(self, stream: int, name: str, env: Mapping[str, str], log_dir: str, local_rank: int) -> OutputPipe:
+    def _stream(self, stream: int, launch: Launch, local_rank: int) -> OutputPipe:
+        env, path = launch.envs[local_rank], os.path.join(launch.log_dirs[local_rank], FILES[stream])
         shown, prefix = self._output.shown(stream, env, local_rank)
         console = self._consoles[stream] if shown else None
+        if launch.round == NO_ROUND:
+            return OutputPipe(self._loop, self._writer, path, console, prefix)
         watch = self._log_watch
-        tap = watch.stream(self._round, int(env.get("RANK", local_rank))) if watch is not None else None
+        tap = watch.stream(launch.round, int(env.get("RANK", local_rank))) if watch is not None else None
         copies = self._copies.get(stream)
         copy = copies.of(self._output.prefix(env, local_rank)) if copies is not None else None
-        return OutputPipe(self._loop, self._writer, os.path.join(log_dir, name), console, prefix, tap, copy)
-
-    def _hand_over(self, worker: LocalWorker, launch: Launch, exec_reason: str) -> None:
-        env = self._env_of(worker, launch)
-        body = protocol.body_fd(
-            {
-                "argv": list(launch.argv),
-                "module": launch.module,
-                "no_python": launch.no_python,
-                "cwd": launch.cwd,
-                "env": env,
-                "python": env.get("PYTHON_EXEC") or sys.executable,
-                "exec_reason": exec_reason,
-                "hooks": HOOKS,
-                "stacks": -1,
-            }
-        )
-        fds = [body, worker.stdout.worker_end, worker.stderr.worker_end, worker.page.fd, worker.stacks.fd]
-        fds.append(worker.channel.worker_end.fileno())
-        # Sending fails if the worker was just killed; the reaper reports its end.
-        with contextlib.suppress(OSError):
-            protocol.send(worker.parked.channel, {"start": 1}, fds)
-        os.close(body)
-        worker.page.release_fd()
+        return OutputPipe(self._loop, self._writer, path, console, prefix, tap, copy)
 
     # Ending
 
@@ -405,7 +426,7 @@ class LocalSupervisor:
         worker.exitcode = code
         worker.drain()
         self._changed.set()
-        if not self._active:
+        if self._prepared.ended(worker) or not self._active:
             return
         if worker.dropped:
             self._finish_soon()
@@ -427,7 +448,7 @@ class LocalSupervisor:
         """Wait until all workers have ended; with ``until_kill``, at most until the end of the grace period."""
         while self._alive():
             self._changed.clear()
-            left = max(0.0, self._kill_at - self._loop.time()) if until_kill else SWEEP_S_MAX
+            left = max(0.0, self._kill_at - self._loop.time()) if until_kill else leftovers.SWEEP_S_MAX
             try:
                 async with asyncio.timeout(left):
                     await self._changed.wait()
@@ -450,28 +471,8 @@ class LocalSupervisor:
         await self._writer.flush(FLUSH_S)
 
     async def _sweep(self) -> None:
-        """Kill all descendants that are not the agent's own, until none is left."""
-        deadline, pause = self._loop.time() + SWEEP_S_MAX, 0.0005
         async with self._warm.asking:
-            while True:
-                self._reaper.drain()
-                found: list[int] = []
-                unread = False
-                try:
-                    found = processes.descendants(os.getpid(), self._reaper.watched | self._older_children)
-                except OSError as error:
-                    unread = True
-                    self._note_file(f"cannot search for processes left by workers: {error.strerror}; retrying")
-                if not found and not unread:
-                    return
-                if self._loop.time() > deadline:
-                    if found:
-                        self._on_note(f"killed processes do not end (blocked in the kernel): pids {found}; continuing")
-                    return
-                for pid in found:
-                    processes.kill(pid, signal.SIGKILL)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, 0.05)
+            await leftovers.kill(self._reaper, self._older_children, self._note_file, self._on_note)
 
     async def _wait_for_children(self) -> None:
         """Wait until the agent's own killed processes have ended, at most ``FLUSH_S``."""

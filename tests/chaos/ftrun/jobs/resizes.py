@@ -1,7 +1,8 @@
 """A tiny DDP job over gloo whose processes go on with another number of ranks; trains until a step.
 
 It prints its process, its rank and its weights at its end, so that a disturbed run can be compared with an undisturbed
-one, and writes the step of each rank to a file. While the file ``slow`` exists, the second half takes its time.
+one, and writes the step of each rank to a file. While the file ``slow`` exists, the second half takes its time. Before
+it needs its rank, it writes a file with the name ``set_up.PID``.
 """
 
 import os
@@ -18,6 +19,7 @@ from ftcore.data import ElasticLoader
 HERE = Path.cwd()
 UNTIL = int(sys.argv[1])
 
+(HERE / f"set_up.{os.getpid()}").touch()
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 torch.manual_seed(0)

@@ -1,0 +1,149 @@
+"""Workers that are started before their round, so that it begins without their imports and set-up.
+
+Each runs the script up to where it needs its rank, and waits there (``worker/_standby.py``). It belongs to no round:
+nobody outside is told of it, and its end is no failure. One that ends before it waits is not tried again; one that ends
+later is replaced after the next launch.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable, Collection
+from typing import TypeAlias
+
+import attrs
+
+from ftcore.errors import UsageError
+from ftcore.ports import Launch
+from ftcore.runtime.agent.workers import local_worker, processes
+from ftcore.runtime.agent.workers.local_worker import LocalWorker
+
+PREPARE_AFTER_S = 5.0
+"""Seconds until workers are prepared: after the node can start workers, since at the start of a job all nodes join
+within these, and after a launch, whose workers have a set-up of their own."""
+
+SET_UP_S = 1800.0
+"""Seconds after which a set-up counts as endless. Until it has ended, the job does not grow for this node."""
+
+Begin: TypeAlias = Callable[[Launch, Collection[int]], Awaitable[str]]
+
+
+@attrs.frozen
+class EarlyStart:
+    """What is prepared.
+
+    Args:
+        launch: of ``NO_ROUND``; no environment has one of the variables ``shm.rounds.OF_ROUND``.
+        beside: also beside the workers of a round, not only on standby.
+        after_s: see ``PREPARE_AFTER_S``.
+        limit_s: see ``SET_UP_S``.
+    """
+
+    launch: Launch
+    beside: bool = False
+    after_s: float = PREPARE_AFTER_S
+    limit_s: float = SET_UP_S
+
+
+class PreparedWorkers:
+    """The prepared workers of one node.
+
+    Args:
+        early: what is prepared; None: nothing.
+        begin: starts and adds workers by local rank; returns why they cannot be prepared, or an empty text.
+        note: called with a message for the user.
+        release: called with each of these workers that has ended and belongs to no round.
+    """
+
+    def __init__(
+        self,
+        early: EarlyStart | None,
+        begin: Begin,
+        note: Callable[[str], None],
+        release: Callable[[LocalWorker], None],
+    ) -> None:
+        self._early, self._begin, self._note, self._release = early, begin, note, release
+        self._workers: list[LocalWorker] = []
+        self._entering: list[LocalWorker] = []
+        self._task: asyncio.Task[None] | None = None
+        self._asleep = False
+
+    async def standby(self) -> None:
+        """Prepare the workers of a node that has no round yet; wait for them, or until a round begins."""
+        task = self._prepare_soon()
+        if task is not None:
+            await asyncio.wait({task})
+
+    def add(self, worker: LocalWorker) -> None:
+        """Add a worker that was started."""
+        self._workers.append(worker)
+
+    def choose(self, launch: Launch, ranks: Collection[int]) -> dict[int, LocalWorker]:
+        """The workers of some local ranks that can enter a round; then ``entered`` or ``keep`` follows.
+
+        Args:
+            launch: of the round.
+            ranks: local ranks.
+        """
+        waiting = [each for each in self._workers if each.waits and not processes.is_stopped(each.pid)]
+        able = [each for each in waiting if each.local_rank in ranks and each.fits(launch)]
+        self._entering = able
+        self._workers = [each for each in self._workers if each not in able]
+        return {each.local_rank: each for each in able}
+
+    def entered(self) -> None:
+        """The round has begun, and the chosen workers belong to it."""
+        self._entering = []
+        if self._early is not None and self._early.beside:
+            self._prepare_soon()
+        else:
+            self.close()
+
+    def keep(self) -> None:
+        """The round has not begun: the chosen workers go on to wait."""
+        chosen, self._entering = self._entering, []
+        self._workers += [each for each in chosen if each.exitcode is None]
+        for each in chosen:
+            if each.exitcode is not None:
+                self._release(each)
+
+    def ended(self, worker: LocalWorker) -> bool:
+        """Note the end of a worker; returns whether it belongs to no round."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+            self._release(worker)
+            return True
+        return worker in self._entering
+
+    def close(self) -> None:
+        """End all prepared workers, and prepare no more before the next call of ``standby``."""
+        if self._task is not None:
+            self._task.cancel()
+        for worker in self._workers:
+            processes.kill(worker.pid, signal.SIGKILL, group=True)
+
+    def _prepare_soon(self) -> asyncio.Task[None] | None:
+        if self._early is None:
+            return None
+        if self._task is not None and self._asleep:
+            self._task.cancel()
+        if self._task is None or self._asleep or self._task.done():
+            self._asleep = True
+            self._task = asyncio.get_running_loop().create_task(self._prepare(self._early))
+        return self._task
+
+    async def _prepare(self, early: EarlyStart) -> None:
+        await asyncio.sleep(early.after_s)
+        self._asleep = False
+        there = {worker.local_rank for worker in self._workers}
+        missing = [rank for rank in range(len(early.launch.envs)) if rank not in there]
+        if not missing:
+            return
+        with contextlib.suppress(UsageError, OSError):  # the next launch says why
+            problem = await self._begin(early.launch, missing)
+            new = [each for each in self._workers if not each.waits]
+            problem = problem or await local_worker.wait_for_rank(new, early.limit_s)
+            if problem:
+                self._note(f"workers cannot be prepared: {problem}; they are started in their round")
+                self._early = None
+                self.close()

@@ -1,0 +1,114 @@
+"""A worker that was started before its node has a place in the world: it waits where it first asks for its rank.
+
+The variables that a round defines (``shm.rounds.OF_ROUND``) are missing in its environment. Whoever reads one of them,
+the script, torch or ftcore, waits for the round; then the process has the environment, the output and the page of a
+worker of that round, and reads the variable as if it had been there.
+
+House rules: only the process that was started waits, not one that it forks. A process whose optimizer steps before that
+trains by itself, and would replace what the job has saved: it is ended. If memory is short, the kernel ends those that
+wait before those that train.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from ftcore.shm import messages
+from ftcore.shm.page import PageWriter
+from ftcore.shm.rounds import OF_ROUND, ROUNDS_FD_ENV, STANDBY_ENV
+from ftcore.worker import _rate, _rounds
+from ftcore.worker._boundary import step_boundary
+from ftcore.worker._imports import when_imported
+from ftcore.worker._progress import progress
+from ftcore.worker._sections import sections
+
+OOM_SCORE: Final = "1000"
+"""The largest ``oom_score_adj``; see proc(5)."""
+
+_lock = threading.Lock()
+_at_entry: list[Callable[[], object]] = []
+_waiting_pid = 0
+"""The process that waits for its round; 0: none."""
+
+
+class _StandbyEnviron(os._Environ[str]):
+    """``os.environ`` before the round."""
+
+    def __getitem__(self, name: str) -> str:
+        if name in OF_ROUND:
+            _wait()
+        return os._Environ.__getitem__(self, name)  # it may be of that class now
+
+
+def install() -> None:
+    """Let this process wait for its round, if it was started before it."""
+    global _waiting_pid
+    if STANDBY_ENV in os.environ and not _waiting_pid:
+        _waiting_pid = os.getpid()
+        _at_entry.append(partial(_rate_for_oom, _rate_for_oom(OOM_SCORE)))
+        os.environ.__class__ = _StandbyEnviron
+        when_imported("torch", _end_before_training)
+
+
+def _rate_for_oom(score: str) -> str:
+    """Set how readily the kernel ends this process if memory is short; returns the score before, empty if not known."""
+    before = ""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+") as file:
+        before = file.read().strip()
+        file.seek(0)
+        file.write(score or before)
+    return before
+
+
+def _is_waiting() -> bool:
+    return _waiting_pid == os.getpid()
+
+
+def _wait() -> None:
+    global _waiting_pid
+    with _lock:
+        if not _is_waiting():
+            return
+        with socket.socket(fileno=os.dup(int(os.environ[ROUNDS_FD_ENV]))) as channel:
+            found = _round(channel)
+            _waiting_pid = 0
+            os.environ.__class__ = os._Environ
+            page = PageWriter(_rounds.become(found))
+            progress().new_round(page)
+            sections().new_round(page.sections)
+            step_boundary().new_round(page.boundary)
+            if "torch" in sys.modules:
+                _rate.install()
+            for each in _at_entry:
+                each()
+            messages.send(channel, {"how": "kept"})
+
+
+def _round(channel: socket.socket) -> _rounds.NextRound:
+    channel.settimeout(None)
+    while True:
+        message, fds = messages.receive(channel)
+        if message is None:
+            os._exit(1)  # the agent has ended
+        if "start" in message:
+            return _rounds.NextRound(dict(message["start"]["env"]), tuple(fds))
+        messages.close_all(fds)
+        if "leave" in message:
+            messages.send(channel, {"left": message["leave"]})
+
+
+def _end_before_training() -> None:
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    def end(*_: Any) -> None:
+        if _is_waiting():
+            text = "it trains before it has asked for its rank, so it cannot be prepared for a round"
+            print(f"ftcore: {text}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    _at_entry.append(register_optimizer_step_pre_hook(end).remove)
