@@ -121,7 +121,7 @@ def main() -> int:
         "\n\nFrom the fault to the moment when every rank had completed the step of the fault (a new process: a step),"
         "\nwhich itself takes 50 ms. Medians, smallest and largest. Under torchrun, it begins again from step 1."
     )
-    command = "python benchmarks/alive.py"
+    command = " ".join(("python benchmarks/alive.py", *sys.argv[1:]))
     write("Recovery with processes that stay", command, table(head, rows) + body)
     return 0
 

@@ -99,7 +99,7 @@ class LocalWorker:
         """Whether it can be the process of its local rank in a round."""
         place, resizes = place_of(launch, self.local_rank), self.page.orders.read().able & RESIZES
         if self.place.rank < 0:  # it has no round yet
-            return place.local_ranks == self.place.local_ranks
+            return self.local_rank < len(launch.envs) and place.local_ranks == self.place.local_ranks
         return place == self.place or bool(resizes and place.local_ranks == self.place.local_ranks)
 
     def renew(self, launch: Launch, stdout: OutputPipe, stderr: OutputPipe) -> None:

@@ -19,13 +19,19 @@ from ftcore.runtime.agent.workers import local_worker, processes
 from ftcore.runtime.agent.workers.local_worker import LocalWorker
 
 PREPARE_AFTER_S = 5.0
-"""Seconds until workers are prepared: after the node can start workers, since at the start of a job all nodes join
-within these, and after a launch, whose workers have a set-up of their own."""
+"""Seconds until workers are prepared, after a launch or after the node can start workers: at the start of a job, all
+nodes join within these."""
+
+FIRST_STEPS_S = 300.0
+"""Longest wait in seconds for the first steps of running workers: before them, these do their own set-up."""
+
+FIRST_STEPS_POLL_S = 0.5
 
 SET_UP_S = 1800.0
 """Seconds after which a set-up counts as endless. Until it has ended, the job does not grow for this node."""
 
 Begin: TypeAlias = Callable[[Launch, Collection[int]], Awaitable[str]]
+"""Starts and adds workers by local rank; returns why they cannot be prepared, or an empty text."""
 
 
 @attrs.frozen
@@ -36,12 +42,14 @@ class EarlyStart:
         launch: of ``NO_ROUND``; no environment has one of the variables ``shm.rounds.OF_ROUND``.
         beside: also beside the workers of a round, not only on standby.
         after_s: see ``PREPARE_AFTER_S``.
+        first_steps_s: see ``FIRST_STEPS_S``.
         limit_s: see ``SET_UP_S``.
     """
 
     launch: Launch
     beside: bool = False
     after_s: float = PREPARE_AFTER_S
+    first_steps_s: float = FIRST_STEPS_S
     limit_s: float = SET_UP_S
 
 
@@ -50,7 +58,8 @@ class PreparedWorkers:
 
     Args:
         early: what is prepared; None: nothing.
-        begin: starts and adds workers by local rank; returns why they cannot be prepared, or an empty text.
+        begin: starts them.
+        settled: whether no worker of a round is before its first step.
         note: called with a message for the user.
         release: called with each of these workers that has ended and belongs to no round.
     """
@@ -59,10 +68,12 @@ class PreparedWorkers:
         self,
         early: EarlyStart | None,
         begin: Begin,
+        settled: Callable[[], bool],
         note: Callable[[str], None],
         release: Callable[[LocalWorker], None],
     ) -> None:
-        self._early, self._begin, self._note, self._release = early, begin, note, release
+        self._early, self._begin, self._settled = early, begin, settled
+        self._note, self._release = note, release
         self._workers: list[LocalWorker] = []
         self._entering: list[LocalWorker] = []
         self._task: asyncio.Task[None] | None = None
@@ -78,15 +89,15 @@ class PreparedWorkers:
         """Add a worker that was started."""
         self._workers.append(worker)
 
-    def choose(self, launch: Launch, ranks: Collection[int]) -> dict[int, LocalWorker]:
-        """The workers of some local ranks that can enter a round; then ``entered`` or ``keep`` follows.
+    def choose(self, launch: Launch, others: Collection[int]) -> dict[int, LocalWorker]:
+        """The workers that can enter a round, by local rank; then ``entered`` or ``keep`` follows.
 
         Args:
             launch: of the round.
-            ranks: local ranks.
+            others: local ranks that need none of them.
         """
         waiting = [each for each in self._workers if each.waits and not processes.is_stopped(each.pid)]
-        able = [each for each in waiting if each.local_rank in ranks and each.fits(launch)]
+        able = [each for each in waiting if each.local_rank not in others and each.fits(launch)]
         self._entering = able
         self._workers = [each for each in self._workers if each not in able]
         return {each.local_rank: each for each in able}
@@ -134,6 +145,10 @@ class PreparedWorkers:
 
     async def _prepare(self, early: EarlyStart) -> None:
         await asyncio.sleep(early.after_s)
+        for _ in range(round(early.first_steps_s / FIRST_STEPS_POLL_S)):
+            if self._settled():
+                break
+            await asyncio.sleep(FIRST_STEPS_POLL_S)
         self._asleep = False
         there = {worker.local_rank for worker in self._workers}
         missing = [rank for rank in range(len(early.launch.envs)) if rank not in there]

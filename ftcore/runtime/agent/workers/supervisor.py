@@ -1,13 +1,14 @@
 """Runs the workers of one node: starts them, reports their exits, stops them, and removes all their processes.
 
 House rules: everything runs in the agent's event loop and nothing blocks it; the agent itself never forks. The
-supervisor owns four kinds of processes:
+supervisor owns these processes:
 
 | process | started by | reaction to its end |
 |---|---|---|
 | guard | exec | restarted |
 | warm process | exec | restarted; workers are not affected |
 | parked workers, later workers | fork of the warm process, reparented to the agent | exit code is reported |
+| prepared workers | the same | replaced after the next launch |
 | store host | fork of the warm process, reparented to the agent | restarted; the loss of its rounds is reported |
 
 Every other descendant of the agent was started by a worker, because the agent is a subreaper. Those are killed when
@@ -111,7 +112,7 @@ class LocalSupervisor:
         self._store = StoreLink(self._reaper, self._warm, lost, store_port, self._on_note)
         self._exits: asyncio.Queue[WorkerExit | None] = asyncio.Queue()
         self._workers: list[LocalWorker] = []
-        self._prepared = PreparedWorkers(early, self._begin_prepared, self._on_note, self._release)
+        self._prepared = PreparedWorkers(early, self._begin_early, self._settled, self._on_note, self._release)
         self._copies: dict[int, LineCopies] = {}
         self._former_copies: list[LineCopies] = []
         self._round = NO_ROUND
@@ -288,10 +289,9 @@ class LocalSupervisor:
         return {worker.local_rank: worker for worker in alive}
 
     async def _start(self, launch: Launch, parked: Mapping[int, LocalWorker]) -> str:
-        missing = [local_rank for local_rank in range(len(launch.envs)) if local_rank not in parked]
-        prepared = self._prepared.choose(launch, missing)
+        prepared = self._prepared.choose(launch, parked)
         kept = {**parked, **prepared}
-        missing = [local_rank for local_rank in missing if local_rank not in kept]
+        missing = [local_rank for local_rank in range(len(launch.envs)) if local_rank not in kept]
         try:
             reason = await self._why_exec(launch) if missing else ""
             if parked and missing:
@@ -337,8 +337,7 @@ class LocalSupervisor:
             return "--no-preload"
         return launchable.why_exec(launch, self._env) or await self._warm.unsafe()
 
-    async def _begin_prepared(self, launch: Launch, ranks: Collection[int]) -> str:
-        """See ``PreparedWorkers``."""
+    async def _begin_early(self, launch: Launch, ranks: Collection[int]) -> str:
         launchable.check(launch)
         reason = await self._why_exec(launch)
         if reason:
@@ -366,8 +365,10 @@ class LocalSupervisor:
             worker.stacks.worker_fd = int(reply["stacks"]) if reply is not None else -1
         return next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
 
+    def _settled(self) -> bool:
+        return all((page := worker.page.progress()) is not None and page.steps > 0 for worker in self._alive())
+
     def _release(self, worker: LocalWorker) -> None:
-        """A worker that belongs to no round has ended."""
         self._guard.remove(worker.pid)
         worker.close()
 

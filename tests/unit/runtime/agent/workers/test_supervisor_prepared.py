@@ -48,6 +48,7 @@ def node_of(
     read: str = 'os.environ["RANK"]',
     preload: Sequence[str] = (),
     limit_s: float = 60.0,
+    first_steps_s: float = 0.0,
 ) -> Node:
     """A node that prepares its workers at once."""
     env = {name: text for name, text in os.environ.items() if name not in OF_ROUND}
@@ -61,7 +62,7 @@ def node_of(
         envs=envs,
         log_dirs=tuple(str(root / "prepared" / str(rank)) for rank in range(workers)),
     )
-    made = Node(root, env=env, preload=preload, early=EarlyStart(launch, beside, 0.0, limit_s))
+    made = Node(root, env=env, preload=preload, early=EarlyStart(launch, beside, 0.0, first_steps_s, limit_s))
     made.script(SCRIPT.format(before=before, read=read))
     nodes.append(made)
     return made
@@ -242,6 +243,23 @@ def test_a_stopped_process_enters_no_round(tmp_path: Path, nodes: list[Node]) ->
             await asyncio.sleep(0.001)
         pids, how = await node.supervisor.start(node.launch("script.py", workers=2))
         assert how == "fork; 1 of 2 prepared" and stopped not in pids
+
+    node.run(story())
+
+
+def test_the_set_up_of_running_workers_comes_first(tmp_path: Path, nodes: list[Node]) -> None:
+    """No worker is prepared before each running one has completed a step."""
+    steps = "from ftcore.worker._progress import progress\nif 'RANK' in dict(os.environ):\n"
+    steps += "    while not Path('go').exists(): time.sleep(0.005)\n    progress().report(1, None, None)"
+    node = node_of(nodes, tmp_path, beside=True, before=steps, first_steps_s=60.0)
+
+    async def story() -> None:
+        launch = node.launch("script.py", workers=2)
+        await node.supervisor.start(launch)
+        await asyncio.sleep(0.2)
+        assert ready(node) == set() and not node.supervisor._prepared._workers
+        (tmp_path / "go").touch()
+        assert len(await prepared(node, 4)) == 4
 
     node.run(story())
 
