@@ -326,8 +326,8 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     )
     _add(group, "--preload", metavar="MODULES", help="comma-separated modules to import before workers are forked")
     _add(group, "--no-preload", action="store_true", help="start every worker as a new interpreter")
-    help_ = "workers that run the script up to where it asks for its rank, ready for a later round: on nodes on standby"
-    _add(group, "--prepare", choices=("standby", "always"), help=f"{help_}, or also beside running workers")
+    help_ = "run the script up to where it asks for its rank, where it waits for a later round: on nodes on standby"
+    _add(group, "--prepare", choices=("standby", "always"), help=f"{help_}, or always, also beside running workers")
 
 
 def seconds(parser: argparse.ArgumentParser, flag: str, text: str | None) -> float | None:
