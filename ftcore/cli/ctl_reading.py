@@ -126,7 +126,7 @@ class LogReading(msgspec.Struct):
             past: whether an event is after the wanted ones.
         """
         feeds = [self._note, *(reader.feed for reader in readers)]
-        async for events in self._batches(after, until):  # events one by one cost as much as decoding them
+        async for events in self._batches(after, until):
             for event in events:
                 if past is not None and past(event):
                     return

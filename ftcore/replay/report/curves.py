@@ -14,7 +14,7 @@ from ftcore.replay.report.text import line
 from ftcore.replay.report.thinning import ThinnedCurve
 
 SAMPLES_MAX: Final = 4096
-"""Samples that are added to the curves at once: one by one they cost several times as much."""
+"""Samples that are added to the curves at once."""
 
 _Sample: TypeAlias = tuple[int, int, int, float | None]
 """Time in nanoseconds, step, round and loss."""
