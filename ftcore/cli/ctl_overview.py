@@ -69,16 +69,12 @@ class KeptOverview:
         overviews = await _overviews(reading.log, args)
         return cls(overviews, None if overviews is None else await overviews.found())
 
-    def apart(self) -> "OverviewProcess | None":
-        """A process that collects the overview of a long archive file, of which there is none; None: it would gain
-        nothing, or it cannot be started.
-        """
-        if not isinstance(self._overviews, _OfFile) or self.newest is not None or len(os.sched_getaffinity(0)) < 2:
+    def start_process(self) -> "OverviewProcess | None":
+        """A process that collects the missing overview meanwhile; None: it saves no time, or it cannot be started."""
+        if self._overviews is None or self.newest is not None or len(os.sched_getaffinity(0)) < 2:
             return None
-        from ftcore.launch.overview_process import OverviewProcess
-
         try:
-            return OverviewProcess(self._overviews.path)
+            return self._overviews.start_process()
         except OSError:
             return None
 
@@ -164,6 +160,9 @@ class _Overviews(Protocol):
     async def found(self) -> JobOverview | None:
         """The overview that fits; None if there is none."""
 
+    def start_process(self) -> "OverviewProcess | None":
+        """A process that collects one; None: only of an archive file. Raises ``OSError``."""
+
     async def keep(self, overview: JobOverview) -> None:
         """Keep a newer one, if possible."""
 
@@ -185,14 +184,19 @@ class _OfFile:
     """The overviews of an archive file, by the digest of its bytes."""
 
     def __init__(self, path: Path, code: str) -> None:
-        self.path, self._code, self._cache = path, code, OverviewCache()
+        self._path, self._code, self._cache = path, code, OverviewCache()
         self._key = ""
+
+    def start_process(self) -> "OverviewProcess | None":
+        from ftcore.launch.overview_process import OverviewProcess
+
+        return OverviewProcess(self._path)
 
     async def found(self) -> JobOverview | None:
         return await in_thread(self._found)
 
     def _found(self) -> JobOverview | None:
-        content = read_content(self.path)
+        content = read_content(self._path)
         if content is None:
             return None
         self._key = content.content
@@ -204,7 +208,7 @@ class _OfFile:
         return None
 
     async def keep(self, overview: JobOverview) -> None:
-        content = await in_thread(read_content, self.path)
+        content = await in_thread(read_content, self._path)
         if content is None or content.content != self._key:
             return
         stored = pack_overview(overview, OverviewLabel(code=self._code, seq=content.seq, digest=content.digest))
@@ -217,6 +221,9 @@ class _OfLog:
 
     def __init__(self, log: AppendOnlyLog, key: str, code: str) -> None:
         self._log, self._key, self._code, self._cache = log, key, code, OverviewCache()
+
+    def start_process(self) -> "OverviewProcess | None":
+        return None  # the master's snapshots have overviews
 
     async def found(self) -> JobOverview | None:
         snapshot = await self._log.snapshot()

@@ -68,12 +68,12 @@ async def _by_overview(reading: LogReading, kept: KeptOverview) -> ReportReader 
         None: there is no such overview, or it does not fit.
     """
     with contextlib.ExitStack() as stack:
-        process = kept.apart()
+        process = kept.start_process()
         if process is not None:
             stack.enter_context(process)
         elif kept.newest is None:
             return None
-        reader = ReportReader(summary, style_of, kept.newest, apart=process is not None)
+        reader = ReportReader(summary, style_of, kept.newest, collects=process is None)
         try:
             await reading.feed(reader)
         except FtcoreError:

@@ -359,7 +359,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         parent=args.local_parent if args.local_parent > 0 else 0,
         store_port=args.master_port,
         signals=options.signals(parser, args.signals_to_handle),
-        prepares=args.prepare or "",
+        prepare=args.prepare or "",
     )
     if args.local_parent < 0 and args.leadership != "only":
         _check_script(spec)

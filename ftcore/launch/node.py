@@ -41,7 +41,7 @@ from ftcore.runtime.agent.workers.boundary import BoundaryPerformer, performers_
 from ftcore.runtime.agent.workers.output import Output
 from ftcore.runtime.agent.workers.pace import SavePacer
 from ftcore.runtime.agent.workers.parking import ParkPerformer, WorkerFault
-from ftcore.runtime.agent.workers.prepared import EarlyStart
+from ftcore.runtime.agent.workers.prepared import PrepareOptions
 from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.agent.workers.supervisor import LocalSupervisor
 from ftcore.runtime.agent.workers.warm_start import Started
@@ -81,8 +81,8 @@ class NodeConfig:
         warm: the warm process, if it was already started.
         store_port: preferred port of the workers' store; 0: any free port.
         signals: signals that shut the node or the job down gracefully.
-        prepares: ``standby``: workers of a node without a round are started before it; ``always``: also beside those of
-            a round; empty: neither.
+        prepare: ``standby``: workers are started before their round on a node without a round; ``always``: also beside
+            running workers; empty: never.
     """
 
     agent: AgentConfig
@@ -96,7 +96,7 @@ class NodeConfig:
     warm: Started | None = None
     store_port: int = 0
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    prepares: str = ""
+    prepare: str = ""
 
 
 Supervise = Callable[[NodeConfig, Reaper, Callable[[], Agent | None]], Supervisor]
@@ -119,7 +119,7 @@ def _local(config: NodeConfig, reaper: Reaper, agent: Callable[[], Agent | None]
             found.noticed(fault)
 
     policy = config.agent.submission.policy
-    prepares = EarlyStart(config.agent.early_launch(), config.prepares == "always") if config.prepares else None
+    prepare = PrepareOptions(config.agent.prepared_launch(), config.prepare == "always") if config.prepare else None
     return LocalSupervisor(
         env=config.agent.env,
         preload=config.preload,
@@ -132,7 +132,7 @@ def _local(config: NodeConfig, reaper: Reaper, agent: Callable[[], Agent | None]
         on_fault=noticed,
         rules=extra_rules(policy.rules, policy.source),
         warm=config.warm,
-        early=prepares,
+        prepare=prepare,
     )
 
 

@@ -13,8 +13,8 @@ It is a pair of sockets with messages of ``messages``; the worker finds its end 
 A worker that notices a fault which ends no process leaves by itself, and waits. It answers each order to leave, also
 when it has left already: it then saves in memory what it can.
 
-A worker of a node on standby is started before its round, with ``FTCORE_STANDBY``. Its answer to an order to leave says
-that it waits where it needs its rank; then it enters a round as the others do.
+A prepared worker is started before its round, with ``FTCORE_PREPARED``. Its answer to an order to leave says that it
+waits where it needs its rank; then it enters a round as the others do.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ from typing import Final
 ROUNDS_FD_ENV: Final = "FTCORE_ROUNDS_FD"
 """Environment variable with the descriptor number of a worker's channel."""
 
-STANDBY_ENV: Final = "FTCORE_STANDBY"
+PREPARED_ENV: Final = "FTCORE_PREPARED"
 """Set for a worker that was started before its round: it has none of the variables ``OF_ROUND``."""
 
 OF_ROUND: Final = frozenset(
@@ -33,4 +33,4 @@ OF_ROUND: Final = frozenset(
         *("FTCORE_SKIP", "FTCORE_PERSIST_EVERY"),
     }
 )
-"""Variables of a worker's environment that only a round defines, and that nothing reads without need."""
+"""Variables of a worker's environment that depend on its round and are read only where the round is needed."""

@@ -12,6 +12,7 @@ steps an optimizer that has no state, to give it one, when it saves or loads; th
 """
 
 import functools
+import os
 import sys
 import time
 import weakref
@@ -20,7 +21,8 @@ from types import FrameType
 from typing import Any, Final
 
 from ftcore.shm.phases import OPTIMIZER
-from ftcore.worker import _groups, _phase_hooks, _rate, _roles, _section_hooks, _standby
+from ftcore.shm.rounds import PREPARED_ENV
+from ftcore.worker import _groups, _phase_hooks, _rate, _roles, _section_hooks
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._hidden import hidden
 from ftcore.worker._imports import when_imported
@@ -97,7 +99,10 @@ def _group_timeout_s() -> float | None:
 
 def install() -> None:
     """Count the steps of this process's first optimizer: from now on, or after torch is imported."""
-    _standby.install()
+    if PREPARED_ENV in os.environ:
+        from ftcore.worker import _prepared
+
+        _prepared.install()
     if "torch" not in sys.modules:
         when_imported("torch", install)
         return

@@ -37,7 +37,7 @@ class ReportReader:
         summary: an event in one line.
         style: how it is shown: ``bad``, ``good``, ``warn``, ``strong``, ``quiet`` or empty.
         known: what is known of the events up to one; None: nothing. It is continued with those after that one.
-        apart: the overview is collected elsewhere, and set when it is needed.
+        collects: collect the overview; False: the caller sets it before ``report``.
 
     Attributes:
         overview: what ``explain``, ``incidents`` and ``goodput`` show, after the last event.
@@ -49,10 +49,10 @@ class ReportReader:
         style: Callable[[Event], str],
         known: JobOverview | None = None,
         *,
-        apart: bool = False,
+        collects: bool = True,
     ) -> None:
         self.overview = known or JobOverview()
-        self._known = math.inf if apart else self.overview.state.seq
+        self._known = self.overview.state.seq if collects else math.inf
         self._table = EventTable(summary, style)
         self._places = Places()
         self._curves = Curves()

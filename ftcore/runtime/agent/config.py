@@ -16,7 +16,7 @@ from ftcore.ports import NO_ROUND, Host, Journal, Launch, Performer
 from ftcore.runtime.agent.checkpoints import NodeCheckpoints
 from ftcore.runtime.agent.link.journal import FileJournal
 from ftcore.runtime.agent.telemetry import samples
-from ftcore.runtime.agent.workers.environment import own_env, standby_env, worker_env
+from ftcore.runtime.agent.workers.environment import own_env, prepared_env, worker_env
 from ftcore.runtime.checks.protocol import CheckReport
 from ftcore.runtime.host import THIS_HOST
 from ftcore.runtime.wire import frames
@@ -135,30 +135,6 @@ class AgentConfig:
             )
             for i in range(part.slots)
         )
-        return self._launch(round_, envs, dirs)
-
-    def early_launch(self) -> Launch:
-        """The launch of this node's workers before they have a round."""
-        spec = self.submission.spec
-        dirs = tuple(str(self.log_dir / f"prepared_{self.node}" / f"worker_{i}") for i in range(self.slots))
-        envs = tuple(
-            standby_env(
-                self.env,
-                self.slots,
-                i,
-                job=self.job,
-                role=spec.role,
-                error_file=str(Path(dirs[i]) / "error.json"),
-                virtual_local_rank=self.virtual_local_rank,
-                keeper=self.keeper,
-                checkpoints=spec.checkpoints,
-            )
-            for i in range(self.slots)
-        )
-        return self._launch(NO_ROUND, envs, dirs)
-
-    def _launch(self, round_: Round, envs: tuple[Mapping[str, str], ...], dirs: tuple[str, ...]) -> Launch:
-        spec = self.submission.spec
         return Launch(
             round=round_,
             argv=spec.argv,
@@ -168,6 +144,25 @@ class AgentConfig:
             envs=envs,
             log_dirs=dirs,
         )
+
+    def prepared_launch(self) -> Launch:
+        """The launch of this node's workers before they have a round."""
+        part = Slice(
+            group_rank=0,
+            base_rank=0,
+            slots=self.slots,
+            size=self.slots,
+            role_base_rank=0,
+            role_size=self.slots,
+            nodes=1,
+            store_host="",
+            store_port=0,
+            restart_count=0,
+            max_restarts=0,
+        )
+        launch = self.launch(NO_ROUND, part, "")
+        dirs = tuple(str(self.log_dir / f"prepared_{self.node}" / f"worker_{i}") for i in range(self.slots))
+        return attrs.evolve(launch, envs=tuple(map(prepared_env, launch.envs)), log_dirs=dirs)
 
 
 @attrs.frozen(kw_only=True)

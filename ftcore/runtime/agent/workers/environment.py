@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ftcore.engine.orders import Slice
-from ftcore.shm.rounds import OF_ROUND, STANDBY_ENV
+from ftcore.shm.rounds import OF_ROUND, PREPARED_ENV
 
 RESUME_STEP = "FTCORE_RESUME_STEP"
 """After a rollback: the step of the checkpoint from which the script must resume, even if newer ones exist."""
@@ -104,49 +104,14 @@ def own_env(part: Slice, round_: int, keeper: str, checkpoints: str) -> dict[str
     return env
 
 
-def standby_env(
-    base: Mapping[str, str],
-    slots: int,
-    local_rank: int,
-    *,
-    job: str,
-    role: str,
-    error_file: str,
-    virtual_local_rank: bool = False,
-    keeper: str = "",
-    checkpoints: str = "",
-) -> dict[str, str]:
-    """The environment of a worker that is started before its round: nothing in it depends on a world.
+def prepared_env(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker that is started before its round: without the variables that a round defines.
 
     Args:
-        base, local_rank, job, role, error_file, virtual_local_rank: see ``worker_env``.
-        slots: ranks on this node.
-        keeper, checkpoints: see ``own_env``.
+        env: what ``worker_env`` returns for any part of any world.
     """
-    nowhere = Slice(
-        group_rank=0,
-        base_rank=0,
-        slots=slots,
-        size=0,
-        role_base_rank=0,
-        role_size=0,
-        nodes=0,
-        store_host="",
-        store_port=0,
-        restart_count=0,
-        max_restarts=0,
-    )
-    env = worker_env(
-        base,
-        nowhere,
-        local_rank,
-        job=job,
-        role=role,
-        error_file=error_file,
-        virtual_local_rank=virtual_local_rank,
-        own=own_env(nowhere, 0, keeper, checkpoints),
-    )
-    return {name: text for name, text in env.items() if name not in OF_ROUND} | {STANDBY_ENV: "1"}
+    of_round = OF_ROUND | {"TORCHELASTIC_ERROR_FILE"}
+    return {name: text for name, text in env.items() if name not in of_round} | {PREPARED_ENV: "1"}
 
 
 def worker_env(

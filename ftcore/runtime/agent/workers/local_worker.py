@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -216,7 +217,7 @@ def how_started(workers: int, how: str, parked: int, prepared: int) -> str:
 
 
 async def wait_for_rank(workers: Sequence[LocalWorker], limit_s: float) -> str:
-    """Wait until workers without a round have come to where they need their rank; ``waits`` says so afterwards.
+    """Wait until workers without a round have come to where they need their rank; ``waits`` is set for each that has.
 
     Args:
         workers: they were started.
@@ -225,20 +226,25 @@ async def wait_for_rank(workers: Sequence[LocalWorker], limit_s: float) -> str:
     Returns:
         Why one did not come there; empty: all did.
     """
-    asked = [worker.channel.leave(()) for worker in workers]
-    await asyncio.wait(asked, timeout=limit_s)
-    for worker, left in zip(workers, asked, strict=True):
-        worker.waits = left.done() and not left.cancelled() and worker.exitcode is None
-    late = next((worker for worker, left in zip(workers, asked, strict=True) if not left.done()), None)
-    if late is not None:
-        return f"worker {late.local_rank} did not ask for its rank within {format_duration(round(limit_s))}"
-    ended = next((worker for worker in workers if not worker.waits), None)
-    if ended is None:
-        return ""
-    if ended.exitcode is None:  # it is not known yet
-        ended.stderr.drain()
-    lines = ended.stderr.tail().decode(errors="replace").strip().splitlines()
-    return f"worker {ended.local_rank} ended before it asked for its rank" + (f": {lines[-1]}" if lines else "")
+
+    def answered(worker: LocalWorker, left: "asyncio.Future[None]") -> None:
+        worker.waits = not left.cancelled() and worker.exitcode is None
+
+    asked = {worker.local_rank: worker.channel.leave(()) for worker in workers}
+    for worker in workers:
+        asked[worker.local_rank].add_done_callback(partial(answered, worker))
+    if asked:
+        await asyncio.wait(asked.values(), timeout=limit_s)
+    for worker in workers:
+        left, which = asked[worker.local_rank], f"worker {worker.local_rank}"
+        if not left.done():
+            return f"{which} did not ask for its rank within {format_duration(round(limit_s))}"
+        if left.cancelled():
+            if worker.exitcode is None:  # it is not known yet
+                worker.stderr.drain()
+            lines = worker.stderr.tail().decode(errors="replace").strip().splitlines()
+            return f"{which} ended before it asked for its rank" + (f": {lines[-1]}" if lines else "")
+    return ""
 
 
 async def ask_to_leave(workers: Sequence[LocalWorker], grace_s: float) -> None:

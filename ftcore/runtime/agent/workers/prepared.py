@@ -1,8 +1,8 @@
 """Workers that are started before their round, so that it begins without their imports and set-up.
 
-Each runs the script up to where it needs its rank, and waits there (``worker/_standby.py``). It belongs to no round:
-nobody outside is told of it, and its end is no failure. One that ends before it waits is not tried again; one that ends
-later is replaced after the next launch.
+Each runs the script up to where it needs its rank, and waits there (``worker/_prepared.py``). It belongs to no round,
+so neither its start nor its end is reported. One that ends before it waits is not tried again; one that ends later is
+replaced after the next launch.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Begin: TypeAlias = Callable[[Launch, Collection[int]], Awaitable[str]]
 
 
 @attrs.frozen
-class EarlyStart:
+class PrepareOptions:
     """What is prepared.
 
     Args:
@@ -57,27 +57,27 @@ class PreparedWorkers:
     """The prepared workers of one node.
 
     Args:
-        early: what is prepared; None: nothing.
+        options: what is prepared; None: nothing.
         begin: starts them.
-        settled: whether no worker of a round is before its first step.
+        stepped: whether all running workers of a round have completed a step.
         note: called with a message for the user.
         release: called with each of these workers that has ended and belongs to no round.
     """
 
     def __init__(
         self,
-        early: EarlyStart | None,
+        options: PrepareOptions | None,
         begin: Begin,
-        settled: Callable[[], bool],
+        stepped: Callable[[], bool],
         note: Callable[[str], None],
         release: Callable[[LocalWorker], None],
     ) -> None:
-        self._early, self._begin, self._settled = early, begin, settled
+        self._options, self._begin, self._stepped = options, begin, stepped
         self._note, self._release = note, release
         self._workers: list[LocalWorker] = []
         self._entering: list[LocalWorker] = []
         self._task: asyncio.Task[None] | None = None
-        self._asleep = False
+        self._asleep = self._is_due = False
 
     async def standby(self) -> None:
         """Prepare the workers of a node that has no round yet; wait for them, or until a round begins."""
@@ -105,7 +105,7 @@ class PreparedWorkers:
     def entered(self) -> None:
         """The round has begun, and the chosen workers belong to it."""
         self._entering = []
-        if self._early is not None and self._early.beside:
+        if self._options is not None and self._options.beside:
             self._prepare_soon()
         else:
             self.close()
@@ -134,31 +134,37 @@ class PreparedWorkers:
             processes.kill(worker.pid, signal.SIGKILL, group=True)
 
     def _prepare_soon(self) -> asyncio.Task[None] | None:
-        if self._early is None:
+        if self._options is None:
             return None
         if self._task is not None and self._asleep:
             self._task.cancel()
+        self._is_due = True
         if self._task is None or self._asleep or self._task.done():
             self._asleep = True
-            self._task = asyncio.get_running_loop().create_task(self._prepare(self._early))
+            self._task = asyncio.get_running_loop().create_task(self._run(self._options))
         return self._task
 
-    async def _prepare(self, early: EarlyStart) -> None:
-        await asyncio.sleep(early.after_s)
-        for _ in range(round(early.first_steps_s / FIRST_STEPS_POLL_S)):
-            if self._settled():
-                break
-            await asyncio.sleep(FIRST_STEPS_POLL_S)
-        self._asleep = False
+    async def _run(self, options: PrepareOptions) -> None:
+        while self._is_due and self._options is not None:  # a round may begin during a set-up
+            self._asleep = True
+            await asyncio.sleep(options.after_s)
+            for _ in range(round(options.first_steps_s / FIRST_STEPS_POLL_S)):
+                if self._stepped():
+                    break
+                await asyncio.sleep(FIRST_STEPS_POLL_S)
+            self._asleep = self._is_due = False
+            with contextlib.suppress(UsageError, OSError):  # the next launch says why
+                await self._prepare(options)
+
+    async def _prepare(self, options: PrepareOptions) -> None:
         there = {worker.local_rank for worker in self._workers}
-        missing = [rank for rank in range(len(early.launch.envs)) if rank not in there]
+        missing = [rank for rank in range(len(options.launch.envs)) if rank not in there]
         if not missing:
             return
-        with contextlib.suppress(UsageError, OSError):  # the next launch says why
-            problem = await self._begin(early.launch, missing)
-            new = [each for each in self._workers if not each.waits]
-            problem = problem or await local_worker.wait_for_rank(new, early.limit_s)
-            if problem:
-                self._note(f"workers cannot be prepared: {problem}; they are started in their round")
-                self._early = None
-                self.close()
+        problem = await self._begin(options.launch, missing)
+        new = [each for each in self._workers if not each.waits]
+        problem = problem or await local_worker.wait_for_rank(new, options.limit_s)
+        if problem:
+            self._note(f"workers cannot be prepared: {problem}; they are started in their round")
+            self._options = None
+            self.close()

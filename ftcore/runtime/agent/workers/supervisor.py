@@ -34,7 +34,7 @@ from ftcore.runtime.agent.workers.log_watch import HitCallback, LogWatch
 from ftcore.runtime.agent.workers.output import STDERR, STDOUT, Console, FileWriter, LineCopies, Output, OutputPipe
 from ftcore.runtime.agent.workers.pages import WorkerPage
 from ftcore.runtime.agent.workers.parking import RoundChannel, WorkerFault, fault_of
-from ftcore.runtime.agent.workers.prepared import EarlyStart, PreparedWorkers
+from ftcore.runtime.agent.workers.prepared import PreparedWorkers, PrepareOptions
 from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.agent.workers.stackfile import StackFile
 from ftcore.runtime.agent.workers.store_link import StoreLink
@@ -68,7 +68,7 @@ class LocalSupervisor:
         on_fault: called with what a worker noticed and stays alive after.
         rules: the job's own rules for the scan.
         warm: the warm process, if it was started already, with that environment and those modules.
-        early: the workers that are prepared for a later round; None: none are.
+        prepare: the workers that are prepared for a later round; None: none are.
 
     Raises:
         OSError: the guard or the warm process cannot be started.
@@ -89,7 +89,7 @@ class LocalSupervisor:
         on_fault: Callable[[WorkerFault], None] | None = None,
         rules: tuple[Rule, ...] = (),
         warm: Started | None = None,
-        early: EarlyStart | None = None,
+        prepare: PrepareOptions | None = None,
     ) -> None:
         processes.become_subreaper()
         self._loop = asyncio.get_running_loop()
@@ -112,7 +112,7 @@ class LocalSupervisor:
         self._store = StoreLink(self._reaper, self._warm, lost, store_port, self._on_note)
         self._exits: asyncio.Queue[WorkerExit | None] = asyncio.Queue()
         self._workers: list[LocalWorker] = []
-        self._prepared = PreparedWorkers(early, self._begin_early, self._settled, self._on_note, self._release)
+        self._prepared = PreparedWorkers(prepare, self._begin_prepared, self._stepped, self._on_note, self._release)
         self._copies: dict[int, LineCopies] = {}
         self._former_copies: list[LineCopies] = []
         self._round = NO_ROUND
@@ -312,7 +312,7 @@ class LocalSupervisor:
         self._prepared.entered()
         try:
             for local_rank, waiting in zip(missing, forked, strict=True):
-                self._workers.append(self._prepare(launch, local_rank, waiting))
+                self._workers.append(self._new_worker(launch, local_rank, waiting))
             for worker in kept.values():
                 self._renew(worker, launch)
                 if worker.exitcode is not None:  # meanwhile; it was reported as one of the round before
@@ -337,7 +337,7 @@ class LocalSupervisor:
             return "--no-preload"
         return launchable.why_exec(launch, self._env) or await self._warm.unsafe()
 
-    async def _begin_early(self, launch: Launch, ranks: Collection[int]) -> str:
+    async def _begin_prepared(self, launch: Launch, ranks: Collection[int]) -> str:
         launchable.check(launch)
         reason = await self._why_exec(launch)
         if reason:
@@ -346,7 +346,7 @@ class LocalSupervisor:
         workers: list[LocalWorker] = []
         try:
             for local_rank, waiting in zip(ranks, forked, strict=True):
-                workers.append(self._prepare(launch, local_rank, waiting))
+                workers.append(self._new_worker(launch, local_rank, waiting))
                 self._prepared.add(workers[-1])
             how = await self._hand_over(workers, launch, "")
         finally:
@@ -365,14 +365,14 @@ class LocalSupervisor:
             worker.stacks.worker_fd = int(reply["stacks"]) if reply is not None else -1
         return next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
 
-    def _settled(self) -> bool:
+    def _stepped(self) -> bool:
         return all((page := worker.page.progress()) is not None and page.steps > 0 for worker in self._alive())
 
     def _release(self, worker: LocalWorker) -> None:
         self._guard.remove(worker.pid)
         worker.close()
 
-    def _prepare(self, launch: Launch, local_rank: int, parked: ParkedWorker) -> LocalWorker:
+    def _new_worker(self, launch: Launch, local_rank: int, parked: ParkedWorker) -> LocalWorker:
         env, log_dir = launch.envs[local_rank], launch.log_dirs[local_rank]
         error_file = local_worker.clear_error_file(env, log_dir, self._note_file)
         worker = LocalWorker(

@@ -14,9 +14,9 @@ from supervisor_harness import Node, alive
 
 from ftcore.ports import NO_ROUND, Launch
 from ftcore.runtime.agent.workers import processes
-from ftcore.runtime.agent.workers.prepared import EarlyStart
+from ftcore.runtime.agent.workers.prepared import PrepareOptions
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
-from ftcore.shm.rounds import OF_ROUND, STANDBY_ENV
+from ftcore.shm.rounds import OF_ROUND, PREPARED_ENV
 
 SCRIPT = """
 import os, time
@@ -52,7 +52,7 @@ def node_of(
 ) -> Node:
     """A node that prepares its workers at once."""
     env = {name: text for name, text in os.environ.items() if name not in OF_ROUND}
-    envs = tuple({**env, "LOCAL_RANK": str(rank), STANDBY_ENV: "1"} for rank in range(workers))
+    envs = tuple({**env, "LOCAL_RANK": str(rank), PREPARED_ENV: "1"} for rank in range(workers))
     launch = Launch(
         round=NO_ROUND,
         argv=("script.py",),
@@ -62,7 +62,7 @@ def node_of(
         envs=envs,
         log_dirs=tuple(str(root / "prepared" / str(rank)) for rank in range(workers)),
     )
-    made = Node(root, env=env, preload=preload, early=EarlyStart(launch, beside, 0.0, first_steps_s, limit_s))
+    made = Node(root, env=env, preload=preload, prepare=PrepareOptions(launch, beside, 0.0, first_steps_s, limit_s))
     made.script(SCRIPT.format(before=before, read=read))
     nodes.append(made)
     return made
@@ -159,7 +159,7 @@ def test_a_round_that_begins_during_the_set_up_does_not_wait_for_it(tmp_path: Pa
 def test_a_script_that_ends_before_it_asks_is_not_prepared(
     tmp_path: Path, nodes: list[Node], before: str, why: str
 ) -> None:
-    """The user is told once, nobody else; the workers are started in their round."""
+    """One message for the user, no report of an exit; the workers are started in their round."""
     node = node_of(nodes, tmp_path, before=before, workers=1, beside=True)
 
     async def story() -> None:
@@ -186,8 +186,8 @@ def test_a_process_that_trains_before_it_asks_is_ended(tmp_path: Path, nodes: li
 
 
 def test_prepared_workers_wait_beside_those_of_a_round(tmp_path: Path, nodes: list[Node]) -> None:
-    """They survive the stop of the round, and a restart takes them; the next ones are prepared after it. One that was
-    killed meanwhile is nobody's failure, and its rank is forked."""
+    """They survive the stop of the round, and a restart takes them; the next ones are prepared after it. The kill of a
+    waiting one is not reported as a failure, and its rank is forked."""
     node = node_of(nodes, tmp_path, beside=True)
 
     async def story() -> None:
@@ -245,6 +245,29 @@ def test_a_stopped_process_enters_no_round(tmp_path: Path, nodes: list[Node]) ->
         assert how == "fork; 1 of 2 prepared" and stopped not in pids
 
     node.run(story())
+
+
+def test_a_round_takes_one_worker_while_another_one_is_in_its_set_up(tmp_path: Path, nodes: list[Node]) -> None:
+    """The rank that was taken is prepared again without another launch."""
+    slow = "if os.environ['LOCAL_RANK'] == '1' and 'RANK' not in dict(os.environ):\n"
+    slow += "    while not Path('go').exists(): time.sleep(0.005)"
+    node = node_of(nodes, tmp_path, beside=True, before=slow)
+
+    async def story() -> None:
+        first, _ = await node.supervisor.start(node.launch("script.py", workers=2))
+        while not any(each.waits for each in node.supervisor._prepared._workers):
+            await asyncio.sleep(0.005)
+        second, how = await node.supervisor.start(node.launch("script.py", workers=2))
+        assert how == "fork; 1 of 2 prepared" and not {*first} & {*second}
+        (tmp_path / "go").touch()
+        while [each.waits for each in node.supervisor._prepared._workers] != [True, True]:
+            await asyncio.sleep(0.005)
+        await node.supervisor.stop(0.0)
+        third, how = await node.supervisor.start(node.launch("script.py", workers=2))
+        assert how == "prepared" and not {*second} & {*third}
+
+    node.run(story())
+    assert node.notes == []
 
 
 def test_the_set_up_of_running_workers_comes_first(tmp_path: Path, nodes: list[Node]) -> None:

@@ -1,12 +1,12 @@
-"""A worker that was started before its node has a place in the world: it waits where it first asks for its rank.
+"""A prepared worker: it was started before its round, and waits where it first asks for its rank.
 
-The variables that a round defines (``shm.rounds.OF_ROUND``) are missing in its environment. Whoever reads one of them,
-the script, torch or ftcore, waits for the round; then the process has the environment, the output and the page of a
-worker of that round, and reads the variable as if it had been there.
+The variables that a round defines (``shm.rounds.OF_ROUND``) are missing in its environment. Code that reads one of
+them, in the script, in torch or in ftcore, waits for the round. Then the process has the environment, the output and
+the page of a worker of that round, and the variable is there.
 
-House rules: only the process that was started waits, not one that it forks. A process whose optimizer steps before that
-trains by itself, and would replace what the job has saved: it is ended. If memory is short, the kernel ends those that
-wait before those that train.
+House rules: only the process that was started waits, not its forked children. A process whose optimizer steps before
+it has asked trains alone and would overwrite checkpoints of the job: it is ended. If memory is short, the kernel ends
+waiting processes first. ``RoundLink`` does not fit: it shuts down connections, and the set-up may have opened some.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from ftcore.shm import messages
 from ftcore.shm.page import PageWriter
-from ftcore.shm.rounds import OF_ROUND, ROUNDS_FD_ENV, STANDBY_ENV
+from ftcore.shm.rounds import OF_ROUND, ROUNDS_FD_ENV
 from ftcore.worker import _rate, _rounds
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._imports import when_imported
@@ -36,7 +36,7 @@ _waiting_pid = 0
 """The process that waits for its round; 0: none."""
 
 
-class _StandbyEnviron(os._Environ[str]):
+class _PreparedEnviron(os._Environ[str]):
     """``os.environ`` before the round."""
 
     def __getitem__(self, name: str) -> str:
@@ -46,12 +46,12 @@ class _StandbyEnviron(os._Environ[str]):
 
 
 def install() -> None:
-    """Let this process wait for its round, if it was started before it."""
+    """Let this process wait for its round."""
     global _waiting_pid
-    if STANDBY_ENV in os.environ and not _waiting_pid:
+    if not _waiting_pid:
         _waiting_pid = os.getpid()
         _at_entry.append(partial(_rate_for_oom, _rate_for_oom(OOM_SCORE)))
-        os.environ.__class__ = _StandbyEnviron
+        os.environ.__class__ = _PreparedEnviron
         when_imported("torch", _end_before_training)
 
 
@@ -71,22 +71,19 @@ def _is_waiting() -> bool:
 
 def _wait() -> None:
     global _waiting_pid
+    if not _is_waiting():
+        return  # a forked child, which may not have the lock either
     with _lock:
         if not _is_waiting():
-            return
+            return  # another thread has waited
         with socket.socket(fileno=os.dup(int(os.environ[ROUNDS_FD_ENV]))) as channel:
-            found = _round(channel)
-            _waiting_pid = 0
-            os.environ.__class__ = os._Environ
-            page = PageWriter(_rounds.become(found))
-            progress().new_round(page)
-            sections().new_round(page.sections)
-            step_boundary().new_round(page.boundary)
-            if "torch" in sys.modules:
-                _rate.install()
-            for each in _at_entry:
-                each()
-            messages.send(channel, {"how": "kept"})
+            try:
+                _enter(_round(channel))
+                messages.send(channel, {"how": "kept"})
+            except (OSError, ValueError):
+                os._exit(1)  # the agent has ended
+        os.environ.__class__ = os._Environ
+        _waiting_pid = 0
 
 
 def _round(channel: socket.socket) -> _rounds.NextRound:
@@ -94,12 +91,23 @@ def _round(channel: socket.socket) -> _rounds.NextRound:
     while True:
         message, fds = messages.receive(channel)
         if message is None:
-            os._exit(1)  # the agent has ended
+            raise ConnectionError("the agent has ended")
         if "start" in message:
             return _rounds.NextRound(dict(message["start"]["env"]), tuple(fds))
         messages.close_all(fds)
         if "leave" in message:
             messages.send(channel, {"left": message["leave"]})
+
+
+def _enter(found: _rounds.NextRound) -> None:
+    page = PageWriter(_rounds.become(found))
+    progress().new_round(page)
+    sections().new_round(page.sections)
+    step_boundary().new_round(page.boundary)
+    if "torch" in sys.modules:
+        _rate.install()
+    for each in _at_entry:
+        each()
 
 
 def _end_before_training() -> None:
