@@ -20,20 +20,49 @@ from ftcore.worker.state.layouts import TensorBox, write
 
 BATCH_BYTES: Final = 16 << 20
 
+SHORT_BYTES: Final = 1016
+"""Bytes of a value that go with its length."""
+
+_HEAD_BYTES: Final = 8
+
 
 def gather(value: Any) -> list[Any]:
-    """Return the values of all ranks, by rank; of this one alone without a process group."""
+    """Return the values of all ranks, by rank; of this one alone without a process group.
+
+    Values of up to ``SHORT_BYTES`` take one collective, longer ones two: among many ranks, each takes as many messages
+    in turn as there are ranks.
+    """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return [value]
-    device, size = device_of(), dist.get_world_size()
-    data = _encoded(value).to(device)
-    lengths = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(size)]
-    dist.all_gather(lengths, torch.tensor([data.numel()], dtype=torch.int64, device=device))
-    counts = [int(length.item()) for length in lengths]
-    padded = torch.nn.functional.pad(data, (0, max(counts) - data.numel()))
-    found = [torch.empty_like(padded) for _ in range(size)]
-    dist.all_gather(found, padded)
-    return [_decoded(each[:count]) for each, count in zip(found, counts, strict=True)]
+    data = _encoded(value)
+    head = torch.zeros(_HEAD_BYTES + SHORT_BYTES, dtype=torch.uint8)
+    head[:_HEAD_BYTES] = _encoded_length(data.numel())
+    short, rest = data[:SHORT_BYTES], data[SHORT_BYTES:]
+    head[_HEAD_BYTES : _HEAD_BYTES + short.numel()] = short
+    heads = _gathered(head)
+    lengths = [_decoded_length(each[:_HEAD_BYTES]) for each in heads]
+    longest = max(lengths) - SHORT_BYTES
+    rests = (
+        _gathered(torch.nn.functional.pad(rest, (0, longest - rest.numel()))) if longest > 0 else [rest] * len(heads)
+    )
+    wholes = (torch.cat((first[_HEAD_BYTES:], second)) for first, second in zip(heads, rests, strict=True))
+    return [_decoded(whole[:length]) for whole, length in zip(wholes, lengths, strict=True)]
+
+
+def _gathered(data: Any) -> list[Any]:
+    """The bytes of all ranks, by rank, on the CPU; as many on each."""
+    here = data.to(device_of())
+    found = [torch.empty_like(here) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, here)
+    return [each.cpu() for each in found]
+
+
+def _encoded_length(length: int) -> Any:
+    return torch.tensor([length], dtype=torch.int64).view(torch.uint8)
+
+
+def _decoded_length(head: Any) -> int:
+    return int(head.view(torch.int64).item())
 
 
 def _encoded(value: Any) -> Any:

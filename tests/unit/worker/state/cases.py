@@ -175,3 +175,24 @@ def foreign(out: Path, kind: str, job: str = "demo") -> None:
     pieces = [((e.piece.name, e.piece.size, e.piece.offset), e.data.clone()) for e in collection.collect().entries]
     torch.save({"pieces": pieces}, out / f"{rank}.end")
     dist.destroy_process_group()
+
+
+def gathers(out: Path) -> None:
+    """Gather values of several lengths; write what arrived, and how many collectives that took."""
+    from ftcore.worker.state import spread
+
+    rank, plain, calls = int(os.environ["RANK"]), dist.all_gather, [0]
+    connect(out)
+
+    def counted(*args: Any) -> Any:
+        calls[0] += 1
+        return plain(*args)
+
+    dist.all_gather = counted
+    found = []
+    for length in (0, spread.SHORT_BYTES // 2, 3 * spread.SHORT_BYTES, 1000 * spread.SHORT_BYTES * rank):
+        calls[0] = 0
+        values = spread.gather("x" * length + str(rank))
+        found.append(([len(value) for value in values], [int(value[-1]) for value in values], calls[0]))
+    torch.save(found, out / f"{rank}.end")
+    dist.destroy_process_group()
