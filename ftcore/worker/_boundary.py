@@ -31,6 +31,7 @@ class StepBoundary:
         self._active = active
         self._number = 0
         self._explicit = False
+        self._complete = True
         self._save: Callable[[int], None] | None = None
         self._stage: Callable[[int], None] | None = None
         self._mark: Callable[[int], None] | None = None
@@ -50,13 +51,15 @@ class StepBoundary:
         if self._words is not None and not self._explicit:
             self._reach(self._words, None)
 
-    def reached(self, step: int) -> None:
+    def reached(self, step: int, complete: bool = True) -> None:
         """Count a boundary of the script.
 
         Args:
             step: the number of the last completed step.
+            complete: false: a collective of the step has failed; nothing is saved here.
         """
-        if self._mark is not None:
+        self._complete = complete
+        if self._mark is not None and complete:
             self._mark(step)
         words = self._words
         if words is None:
@@ -106,6 +109,8 @@ class StepBoundary:
 
     def _save_now(self, words: BoundaryWords, number: int, step: int | None) -> None:
         try:
+            if not self._complete:
+                raise RuntimeError("a collective of this step failed, and the script handled the error")
             save = self._stage if self._stage is not None and words.must_save_in_memory() else self._save
             if save is None or step is None:
                 # A hook runs in the middle of the script's loop: a scheduler, for example, may not have stepped yet.

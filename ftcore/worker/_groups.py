@@ -50,6 +50,7 @@ class _KnownGroups:
         models: DDP models, and whether they are built in each round.
         kept: the group of each reducer and logger.
         left: groups of the round that was left, until those of the next one are made.
+        failed: a collective of this step has failed.
     """
 
     def __init__(self) -> None:
@@ -59,6 +60,7 @@ class _KnownGroups:
         self.models: list[tuple[weakref.ref[Any], bool]] = []
         self.kept: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.left: list[Any] = []
+        self.failed = False
 
     def living(self, built: bool) -> list[Any]:
         """The living DDP models that are built in each round, or the others."""
@@ -238,6 +240,24 @@ def enter(functions: list[Callable[[], object]]) -> None:
     # The variables of the script refer to the new groups by now.
     left, _seen.left = _seen.left, []
     threading.Thread(target=left.clear, name="ftcore-left", daemon=True).start()
+
+
+def note_failure(error: BaseException) -> None:
+    """Remember an error of a backward pass or a wait for other ranks: the script may handle it, and go on."""
+    if not _seen.failed and is_failure(error):
+        _seen.failed = True
+
+
+def begin_step() -> None:
+    """Forget the failures of the step before."""
+    _seen.failed = False
+
+
+def has_failed() -> bool:
+    """Whether a collective of this step has failed, also if the script has handled the error: then an optimizer's step
+    may have used gradients that differ between ranks.
+    """
+    return _seen.failed
 
 
 def is_failure(error: BaseException) -> bool:

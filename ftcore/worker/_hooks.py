@@ -139,7 +139,7 @@ def _stamped(plain: Any, hide: Callable[[Any], Any]) -> Any:
     """Wrap ``torch.autograd.backward`` to record the beginning and the end of each pass."""
     active = hide(progress().active)
     marks = _phase_hooks.PassMarks(progress().phases, hide)
-    begins, ends = hide(marks.begins), hide(marks.ends)
+    begins, ends, failed = hide(marks.begins), hide(marks.ends), hide(_groups.note_failure)
 
     @functools.wraps(plain)
     def backward(*args: Any, **kwargs: Any) -> None:
@@ -148,6 +148,9 @@ def _stamped(plain: Any, hide: Callable[[Any], Any]) -> Any:
         begins(began, args[0] if args else kwargs.get("tensors", ()))
         try:
             plain(*args, **kwargs)
+        except Exception as error:
+            failed(error)
+            raise
         finally:
             ended = time.monotonic_ns()
             active(ended)

@@ -226,9 +226,8 @@ class TrainingJob:
         words.can(PACED)
 
     def _must_persist(self, number: int) -> bool:
-        if self._pace is not None:
-            return self._pace.must_persist(number, self._persist_every)
-        return _is_due(number, self._persist_every)
+        every, pace = self._persist_every, self._pace
+        return _is_due(number, every) if pace is None else pace.must_persist(number, every)
 
     def _steps(self, number: int) -> Iterator[TrainingStep]:
         self._publish()
@@ -239,6 +238,7 @@ class TrainingJob:
                 self._skip(number, skips[number])
             number += 1
             step = TrainingStep(self, number)
+            _groups.begin_step()
             yield step
             step.end()
             if self._has_left:
@@ -306,10 +306,11 @@ class TrainingJob:
             return
         self._data.step_ended(number)
         progress().report(number, loss, grad_norm)
+        complete = not _groups.has_failed()
         persist = number == self._until or self._must_persist(number)
-        if persist or _is_due(number, self._save_every):
+        if complete and (persist or _is_due(number, self._save_every)):
             self.save(number, persist)
-        step_boundary().reached(number)
+        step_boundary().reached(number, complete)
 
     def check_norm(self, number: int, norm: float) -> None:
         """End a step whose global norm is at or over the threshold, or not finite, unless the step is tolerated.
@@ -388,15 +389,14 @@ class TrainingJob:
     def _ended_by_fault(self, link: _rounds.RoundLink, number: int) -> bool:
         """Whether this process leaves its round although the script has ended the step without an error."""
         assert self._stager is not None
-        has_stepped = self._stager.has_stepped
-        if not (link.ordered or (not has_stepped and _connections.is_cut())) or not self._can_leave():
+        has_stepped, failed = self._stager.has_stepped, _groups.has_failed()
+        if not (link.ordered or failed or (not has_stepped and _connections.is_cut())) or not self._can_leave():
             return False
-        if link.ordered:
-            if has_stepped:
-                self._data.step_ended(number)
-                self._mark(number)
-            return True
-        link.report(COLLECTIVE, number - 1, "a connection of a process group has ended; the script handled the error")
+        if not link.ordered:
+            link.report(COLLECTIVE, number - 1, "a collective of this step has failed; the script handled the error")
+        elif has_stepped and not failed:
+            self._data.step_ended(number)
+            self._mark(number)
         return True
 
     def _next_round(self) -> int:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ftcore.shm.phases import BACKWARD, COMMUNICATION, DATA, FORWARD, OTHER
+from ftcore.worker import _groups
 from ftcore.worker._phases import PhaseTimer
 
 _CAPTURED: Final = "torch._dynamo.compiled_autograd"
@@ -52,6 +53,9 @@ def waits(clock: PhaseTimer, plain: Callable[..., Any]) -> Callable[..., Any]:
         began = now()
         try:
             return plain(*args, **kwargs)
+        except Exception as error:
+            _groups.note_failure(error)
+            raise
         finally:
             waited(now() - began)
             if device is not None and device.sampling:

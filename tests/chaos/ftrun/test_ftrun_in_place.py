@@ -15,6 +15,7 @@ TWO_NODES = ("--local-nodes", "2", "--nproc-per-node", "1")
 COLLECTIVE = "raise dist.DistBackendError('a link is down')"
 DAMAGED = "damage(); raise ft.MemoryDamaged('a parameter')"
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+CUT = "from ftcore.worker import _connections; _connections.shut_down()"
 STOPPED = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 
@@ -70,16 +71,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 def test_a_step_is_computed_again_in_the_same_processes(
     job: Ftrun, nodes: tuple[str, ...], undisturbed: set[str]
 ) -> None:
-    """At every place of a step, a failed collective or damaged memory of either rank; no process ends."""
+    """At every place of a step, a failed collective or damaged memory of either rank; no process ends. Once all
+    connections are cut, so that the backward passes of both ranks fail.
+    """
     faults = {
         0: {"data 6": COLLECTIVE, "forward 14": DAMAGED, "optimizer 22": DAMAGED},
-        1: {"backward 10": COLLECTIVE, "evaluation 30": COLLECTIVE},
+        1: {"backward 10": COLLECTIVE, "backward 26": CUT, "evaluation 35": COLLECTIVE},
     }
     run = start(job, *nodes, faults=faults)
     assert run.end() == 0
     assert {digest for _, digest in ends(run).values()} == undisturbed
     assert set(remedies(job)) == {"step_retry"}
-    assert [pids(job, round_) for round_ in range(1, 7)] == [pids(job, 1)] * 6
+    assert [pids(job, round_) for round_ in range(1, 8)] == [pids(job, 1)] * 7
     assert {event.data.steps_lost for event in job.of("incident.resolved")} == {0}
 
 
@@ -191,6 +194,19 @@ def test_a_script_that_handles_all_errors_leaves_its_round_too(job: Ftrun, undis
     assert "handled: " in run.stdout()
     assert remedies(job) == ["hot_swap"]
     assert pids(job, 1)[1] == pids(job, 2)[1]
+
+
+def test_a_step_whose_backward_pass_failed_is_computed_again_although_its_optimizer_has_stepped(
+    job: Ftrun, undisturbed: set[str]
+) -> None:
+    """Its gradients are those of one rank alone: a state that must not be saved, and never becomes the job's."""
+    faults = {0: {"backward 12": CUT}, 1: {"backward 24": KILLED}}
+    run = start(job, *ONE_NODE, mode=("built", "handles"), faults=faults)
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert run.stdout().count("handled: ") >= 3
+    assert remedies(job)[0] == "step_retry"
+    assert pids(job, 1)[0] == ends(run)[0][0]
 
 
 def test_a_model_made_outside_of_each_round_retries_and_is_restarted_for_a_dead_rank(
