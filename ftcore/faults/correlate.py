@@ -3,7 +3,8 @@
 A victim's report may arrive first, so the kind of a report counts more than its time. The order is: a hardware error,
 the end by a signal or a lost node, an exception, an inconclusive report (an exit without a message, a timeout), and
 last a report that is collateral. Of equals the earliest is the root: by the monotonic clock if all reports come from
-one boot, else by the master's clock.
+one boot, else by the master's clock. A line about a memory error that hit one process only comes last if a worker on
+that node reports the error itself: both are of one fault, and the worker says that its device works.
 
 If all reports are from victims, the suspect is the rank that most of them name, or the rank that is behind the others
 in the order of collectives. It is put first among the ranks, and its node first among the nodes if the world is known.
@@ -11,10 +12,11 @@ Lines of output that matched rules (hits) shortly before count as reports: an Xi
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from ftcore.events.incident import Fault
 from ftcore.faults.classify import DECISIVE, Reading, classify
+from ftcore.faults.codes import XIDS, XidKind
 from ftcore.faults.rule import COLLATERAL, ROOT, UNSURE, Rule
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.ids import SECOND
@@ -26,6 +28,8 @@ HITS_WINDOW_NS = 120 * SECOND
 HARDWARE = 95
 """Least weight of a device's report that it is broken."""
 
+_MEMORY_ERROR = ("fault.observed", "uce")
+_CONTAINED = frozenset(f"xid-{xid.name}" for xid in XIDS if xid.kind is XidKind.CONTAINED)
 _FAULT_ORDER = {ROOT: 0, UNSURE: 1, COLLATERAL: 2}
 _NAMED_MAX = 16
 """Most nodes and ranks named in a fault; the log has the rest."""
@@ -51,7 +55,8 @@ def correlate(
     readings = [classify(report, extra) for report in reports if report.round == newest]
     readings += _explaining(hits, [reading.report for reading in readings], extra)
     one_boot = len({reading.report.boot for reading in readings}) == 1 and readings[0].report.boot != ""
-    ordered = sorted(readings, key=lambda reading: _rank(reading, one_boot))
+    observed = {reading.report.node for reading in readings if (reading.report.type, reading.detail) == _MEMORY_ERROR}
+    ordered = sorted(readings, key=lambda reading: (_repeats(reading, observed), _rank(reading, one_boot)))
     ordered, suspect = _with_suspect(ordered)
     root, rest = ordered[0], ordered[1:]
     ranks = [reading.report.rank for reading in ordered if reading.report.rank >= 0]
@@ -84,6 +89,11 @@ def _explaining(hits: Sequence[Report], reports: Sequence[Report], extra: tuple[
         if hit.node in nodes and hit.round == reports[0].round and hit.time >= first - HITS_WINDOW_NS
     ]
     return [reading for reading in readings if reading.role == ROOT and reading.weight >= DECISIVE]
+
+
+def _repeats(reading: Reading, observed: Set[str]) -> bool:
+    """Whether a line repeats what a worker has observed; ``observed``: the nodes of such workers."""
+    return reading.report.type == "log.matched" and reading.detail in _CONTAINED and reading.report.node in observed
 
 
 def _rank(reading: Reading, one_boot: bool) -> tuple[int, int, int, int, int]:

@@ -250,6 +250,8 @@ class StateStager:
     def _stage_now(self, soon_s: float, lacking: _Lacking, damaged: bool) -> tuple[int, int]:
         began = time.monotonic()
         with self._changed:
+            if damaged and self._job is not None:
+                self._job.damaged = True  # what is copied now may be what the memory has since the fault
             while True:
                 waited_s = time.monotonic() - began
                 found, why = self._complete(waited_s, lacking, damaged)
@@ -297,8 +299,7 @@ class StateStager:
 
     def _is_sealed(self, boundary: PassedBoundary, lacking: _Lacking, damaged: bool) -> bool:
         step, _, is_complete = self._sealed
-        is_enough = is_complete or damaged or not self._must_stage_now(boundary, lacking)
-        return step == boundary.moment.step and is_enough
+        return step == boundary.moment.step and (is_complete or damaged or not self._must_stage_now(boundary, lacking))
 
     def _must_stage_now(self, boundary: PassedBoundary, lacking: _Lacking) -> bool:
         without = [rank for rank, step in lacking if step == boundary.moment.step]
@@ -399,6 +400,8 @@ class StateStager:
         staged_s = time.monotonic() - began
         if others := self._other_values(job, groups, text):
             text = job.moment.encoded(others)
+        if has_tensors and job.damaged:
+            raise RuntimeError("the memory of this rank was damaged while it was copied")
         pieces = self._pieces_json(collected) if has_tensors else msgspec.json.encode(rescued)
         index = self._index(job, groups, text, pieces, staged_s)
         slot.seal(index, job.moment.step, self._round, job.moment.mono)

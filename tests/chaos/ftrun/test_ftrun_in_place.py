@@ -15,6 +15,7 @@ TWO_NODES = ("--local-nodes", "2", "--nproc-per-node", "1")
 COLLECTIVE = "raise dist.DistBackendError('a link is down')"
 DAMAGED = "damage(); raise ft.MemoryDamaged('a parameter')"
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+XID = "print('NVRM: Xid (PCI:0000:38:00): 94, pid=1, name=python', flush=True); time.sleep(0.5); "
 CUT = "from ftcore.worker import _connections; _connections.shut_down()"
 STOPPED = "os.kill(os.getpid(), signal.SIGSTOP)"
 
@@ -72,10 +73,10 @@ def test_a_step_is_computed_again_in_the_same_processes(
     job: Ftrun, nodes: tuple[str, ...], undisturbed: set[str]
 ) -> None:
     """At every place of a step, a failed collective or damaged memory of either rank; no process ends. Once all
-    connections are cut, so that the backward passes of both ranks fail.
+    connections are cut, so that the backward passes of both ranks fail; once the driver reports the memory error, too.
     """
     faults = {
-        0: {"data 6": COLLECTIVE, "forward 14": DAMAGED, "optimizer 22": DAMAGED},
+        0: {"data 6": COLLECTIVE, "forward 14": DAMAGED, "optimizer 22": XID + DAMAGED},
         1: {"backward 10": COLLECTIVE, "backward 26": CUT, "evaluation 35": COLLECTIVE},
     }
     run = start(job, *nodes, faults=faults)

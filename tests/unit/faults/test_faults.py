@@ -222,6 +222,19 @@ def test_a_recent_kernel_line_explains_a_report():
         assert correlate([failed], [other]).cls == "cuda-sticky"
 
 
+def test_a_line_about_a_contained_memory_error_repeats_what_a_worker_has_reported():
+    """The worker lives, and says that its device works; a device that needs a reset is another matter."""
+    said = observed(900, node="a", rank=3, kind="uce", source="worker", time=900 * 10**9)
+    line = "NVRM: Xid (PCI:0000:91:00): 94, pid=60462, name=python, Contained: SM (0x1)"
+    contained = hit(899, line, node="a", time=899 * 10**9)
+    fault = correlate([said], [contained])
+    assert (fault.detail, fault.root, fault.ranks, fault.collateral) == ("uce", 900, (3,), (899,))
+    failed = report(900, node="a", rank=0, message="RuntimeError: CUDA error: unknown error", time=900 * 10**9)
+    assert correlate([failed], [contained]).root == 899
+    broken = hit(899, OFF_THE_BUS, node="a", time=899 * 10**9)
+    assert correlate([said], [broken]).root == 899
+
+
 def test_noise_in_the_output_explains_nothing():
     """A line about a consequence, or an early warning, is not a cause."""
     failed = report(900, node="a", rank=0, message="ValueError: x", time=900 * 10**9)

@@ -1,5 +1,6 @@
 """Cases of staging: each runs on one rank or more, and asserts by itself."""
 
+import ctypes
 import os
 import signal
 import threading
@@ -262,6 +263,27 @@ def waits(out: Path) -> None:
     assert not torch.equal(model[0].weight, before["0.weight"])
     assert not flush(job)
     torch.save(before, out / "before")
+
+
+def damaged(out: Path) -> None:
+    """Memory loses its content while it is copied, which no version of a tensor shows, and the rank reports it then."""
+    model, optimizer = simple()
+    job = job_of(model=model, optimizer=optimizer)
+    backward(model)
+    optimizer.step()
+    gate = Gate()
+    job.save(1)
+    assert gate.entered.wait(60)
+    weight = model[0].weight
+    ctypes.memset(weight.data_ptr(), 0x7F, weight.nbytes)
+    stager, copying = job._stager, job._stager._job
+    left = threading.Thread(target=stager.stage_now, args=(0.0,), kwargs={"damaged": True})
+    left.start()
+    while not copying.damaged:
+        time.sleep(0.001)
+    gate.open.set()
+    left.join()
+    assert "damaged while it was copied" in copying.error
 
 
 def overlapping(out: Path) -> None:

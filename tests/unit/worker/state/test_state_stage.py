@@ -88,6 +88,13 @@ def test_the_optimizer_waits_for_the_copy(ranks: Ranks) -> None:
         assert torch.equal(found[f"model/{name}"], each), name
 
 
+def test_a_copy_of_memory_that_is_damaged_meanwhile_is_not_used(ranks: Ranks) -> None:
+    """The rank stages what it had copied at the boundary before; the rest comes from another rank."""
+    ranks("stage_cases:damaged")
+    assert [each["step"] for each in ranks.keeper.held()] == [1]
+    assert all("running" in name or "num_batches" in name for name in staged(ranks.keeper, 1))
+
+
 def test_a_step_that_is_not_seen_changes_no_copy(ranks: Ranks) -> None:
     """Without a step between two boundaries, the second save returns when all is copied."""
     out = ranks("stage_cases:unseen_step")
