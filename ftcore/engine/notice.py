@@ -31,7 +31,7 @@ from ftcore.states.model import IncidentState, JobState, OperatorRequest
 from ftcore.states.node import NodePhase
 from ftcore.states.norms import stops_step
 from ftcore.states.phases import has_ended, is_deferred, is_running, is_up, opens_faults
-from ftcore.states.revisions import PEER_NOT_HANG, READY_FIRST, WARM_FIRST, follows
+from ftcore.states.revisions import NO_CULPRIT, PEER_NOT_HANG, READY_FIRST, WARM_FIRST, follows
 from ftcore.states.world import usable
 from ftcore.wording import plural
 
@@ -124,7 +124,8 @@ def _kind_of_plan(incident: IncidentState) -> str:
 
 
 def _read(state: JobState) -> Fault:
-    return correlate(state.evidence.reports, state.evidence.hits, job_rules(state), Ranks(state))
+    evidence, precedes = state.evidence, follows(state, NO_CULPRIT)
+    return correlate(evidence.reports, evidence.hits, job_rules(state), Ranks(state), worker_precedes=precedes)
 
 
 def job_rules(state: JobState) -> tuple[Rule, ...]:

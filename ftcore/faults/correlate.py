@@ -42,6 +42,8 @@ def correlate(
     hits: Sequence[Report] = (),
     extra: tuple[Rule, ...] = (),
     node_of: Mapping[int, str] | None = None,
+    *,
+    worker_precedes: bool = True,
 ) -> Fault:
     """Combine the reports of the newest round into one fault.
 
@@ -50,12 +52,14 @@ def correlate(
         hits: ``log.matched`` reports: lines of workers' output and of the kernel log that matched rules.
         extra: the job's custom rules.
         node_of: the node of each rank, to name the node of a suspect that sent no report.
+        worker_precedes: false: a worker's report of a memory error does not precede the driver's line about it.
     """
     newest = max(report.round for report in reports)
     readings = [classify(report, extra) for report in reports if report.round == newest]
     readings += _explaining(hits, [reading.report for reading in readings], extra)
     one_boot = len({reading.report.boot for reading in readings}) == 1 and readings[0].report.boot != ""
-    observed = {reading.report.node for reading in readings if (reading.report.type, reading.detail) == _MEMORY_ERROR}
+    damaged = (reading for reading in readings if (reading.report.type, reading.detail) == _MEMORY_ERROR)
+    observed = {reading.report.node for reading in damaged} if worker_precedes else set()
     ordered = sorted(readings, key=lambda reading: (_repeats(reading, observed), _rank(reading, one_boot)))
     ordered, suspect = _with_suspect(ordered)
     root, rest = ordered[0], ordered[1:]

@@ -74,7 +74,7 @@ def charged(job: JobState, policy: str, node: str, window_s: float) -> int:
     """How many attempts of a policy were charged to this node in the last ``window_s`` seconds.
 
     The state keeps the times of attempts and, by node, of faults. An attempt is charged to the node with the newest
-    fault at that time.
+    fault at that time; to none, if the newest fault blamed none.
     """
     since = job.time - seconds(window_s)
     return sum(1 for time in job.history.attempts.get(policy, ()) if time > since and _culprit_at(job, time) == node)
@@ -97,7 +97,9 @@ def node_spent(job: JobState, policy: str, node: str, limit: float, window_s: fl
 
 
 def _culprit_at(job: JobState, time: int) -> str:
-    newest, culprit = 0, ""
+    blames_none = job.evidence.other_faults
+    place = bisect_right(blames_none, time)
+    newest, culprit = blames_none[place - 1] if place else 0, ""
     for node, times in job.evidence.node_faults.items():
         place = bisect_right(times, time)
         if place and times[place - 1] > newest:

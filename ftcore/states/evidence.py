@@ -74,6 +74,7 @@ class EvidenceState:
         reports: facts about the present fault, in order of arrival.
         hits: lines of output that matched a rule, newest last: evidence for the next fault.
         node_faults: times of the newest faults by the node at fault.
+        other_faults: times of the newest faults of no node.
         repeat: how often the same fault came in a row.
         disruptions: observations that last until a fact ends them, by kind, with the node if it is about one.
     """
@@ -81,5 +82,6 @@ class EvidenceState:
     reports: list[Report] = attrs.field(factory=list)
     hits: list[Report] = attrs.field(factory=list)
     node_faults: dict[str, list[int]] = attrs.field(factory=dict)
+    other_faults: list[int] = attrs.field(factory=list)
     repeat: Repeat = attrs.field(factory=Repeat)
     disruptions: dict[str, DisruptionState] = attrs.field(factory=dict)

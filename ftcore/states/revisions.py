@@ -26,6 +26,7 @@ or fields that earlier logs lack needs no revision.
 | 17 | policies that compute a step again or swap a process need only what the running script reports |
 | 18 | a fault of a round whose workers are being started waits until all are, if the script can leave its round |
 | 19 | a growth is offered once a new node can start its workers at once; until then the job trains |
+| 20 | an attempt for a fault of no node is charged to none; a worker's report of a memory error precedes the driver's |
 """
 
 from typing import TYPE_CHECKING, Final
@@ -71,7 +72,9 @@ STARTED_FIRST: Final = 18
 
 WARM_FIRST: Final = 19
 
-NEWEST: Final = 19
+NO_CULPRIT: Final = 20
+
+NEWEST: Final = 20
 """The revision of masters of this ftcore."""
 
 

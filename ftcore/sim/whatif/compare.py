@@ -300,6 +300,7 @@ class WhatIf:
             state.evidence,
             repeat=attrs.evolve(state.evidence.repeat),
             node_faults={name: list(times) for name, times in state.evidence.node_faults.items()},
+            other_faults=list(state.evidence.other_faults),
         )
         try:
             path: list[PlanOption] = []

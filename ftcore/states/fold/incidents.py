@@ -22,7 +22,7 @@ from ftcore.states.incident import INCIDENT
 from ftcore.states.model import HISTORY_MAX, IncidentState, JobState, RunEnding, TakenPlan
 from ftcore.states.node import NodePhase
 from ftcore.states.phases import is_deferred, is_paused, is_running
-from ftcore.states.revisions import DISRUPTIONS, WORKERS_WAIT, follows
+from ftcore.states.revisions import DISRUPTIONS, NO_CULPRIT, WORKERS_WAIT, follows
 
 ATTEMPTS_MAX = 1024
 """Attempts kept per policy; a policy file with a larger budget is refused."""
@@ -61,15 +61,20 @@ def _count_culprit(state: JobState, event: Event, known: IncidentState, fault: i
     known.counted = fault.nodes[0] if fault.nodes and not is_of_no_node(fault) else ""
     if known.counted:
         times = state.evidence.node_faults.setdefault(known.counted, [])
-        times.append(event.time)
-        del times[:-HISTORY_MAX]
+    elif follows(state, NO_CULPRIT):
+        times = state.evidence.other_faults
+    else:
+        return
+    times.append(event.time)
+    del times[:-HISTORY_MAX]
 
 
 def _recount_culprit(state: JobState, event: Event, known: IncidentState, fault: incident.Fault) -> None:
     """Move the fault count to the node of the new diagnosis; a fault of a new round keeps the earlier count as well."""
-    new_round = bool(state.evidence.reports) and state.evidence.reports[-1].round > known.round
-    times = state.evidence.node_faults.get(known.counted)
-    if times and not new_round:  # an operator who admits a node clears its count
+    evidence = state.evidence
+    new_round = bool(evidence.reports) and evidence.reports[-1].round > known.round
+    times = evidence.node_faults.get(known.counted) if known.counted else evidence.other_faults
+    if times and not new_round and (known.counted or times[-1] >= known.opened):  # an operator may clear a node's count
         times.pop()
     _count_culprit(state, event, known, fault)
 

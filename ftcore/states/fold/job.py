@@ -47,7 +47,7 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
         await_others(state, event)
     state.requests = RequestsState()
     state.history = HistoryState(applied=state.history.applied)
-    state.evidence = EvidenceState(node_faults=state.evidence.node_faults)
+    state.evidence = EvidenceState(node_faults=state.evidence.node_faults, other_faults=state.evidence.other_faults)
     state.training = _training_of_next_run(state.training)
     # The policy is loaded before the run is submitted.
     state.abilities = AbilitiesState(declared={FILE: state.abilities.declared.get(FILE, ())})

@@ -195,6 +195,8 @@ def test_an_attempt_is_charged_to_the_newest_culprit():
     assert charged(job, "x", "node1", 60) == 1
     assert node_spent(job, "x", "", 0, 1000) == ""
     assert node_spent(job, "x", "node2", 1, 1000) == "per-node limit reached: 1 attempt for node2 in the last 16m 40s"
+    job.evidence.other_faults = [ago(job, 99), ago(job, 46)]
+    assert [charged(job, "x", node, 1000) for node in ("node1", "node2")] == [1, 0], "the script's own faults"
 
 
 def test_a_cool_down_counts_from_the_newest_attempt():

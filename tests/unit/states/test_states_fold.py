@@ -260,6 +260,23 @@ def test_a_fault_counts_for_one_node_after_any_number_of_diagnoses():
     assert {node for node, times in driver.state.evidence.node_faults.items() if times} == {"node3"}
 
 
+def test_a_fault_of_no_node_is_counted_apart_and_moves_with_its_diagnosis():
+    """A retry or restart for the script's own exception is charged to no node."""
+    driver = JobDriver(nodes=3)
+    driver.start()
+    driver.fail("node1", message="ValueError: x")
+    evidence = driver.state.evidence
+    assert (evidence.node_faults, len(evidence.other_faults)) == ({}, 1)
+    driver.settle()
+    driver.fail("node2", message="ValueError: x")
+    driver.fail("node2", exitcode=-11, tail="CUDA error: uncorrectable ECC error encountered")
+    evidence = driver.state.evidence
+    assert ({node: len(times) for node, times in evidence.node_faults.items()}, len(evidence.other_faults)) == (
+        {"node2": 1},
+        1,
+    )
+
+
 def test_a_store_that_was_opened_too_late_is_not_used():
     """Its node was released and another node was ordered to open the store: workers use that one."""
     driver = JobDriver(nodes=3)
