@@ -123,8 +123,11 @@ class SectionWords:
         self._words[_TRAINS] = 1
 
     def adopt(self, former: "SectionWords") -> None:
-        """Take over from the page of the round before how the agent asks for the collectives of this process."""
-        self._words[_ASK], self._words[_ANSWER] = former._words[_ASK], former._words[_ANSWER]
+        """Take over from the page of the round before that steps are expected, and how the agent asks for the
+        collectives of this process.
+        """
+        for word in (_TRAINS, _ASK, _ANSWER):
+            self._words[word] = former._words[word]
 
     def records_calls(self, ask: int, answer: int) -> None:
         """Publish the descriptors of the record of collectives."""

@@ -17,20 +17,16 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 from ftcore.shm.phases import OPTIMIZER
 from ftcore.shm.rounds import PREPARED_ENV
 from ftcore.worker import _groups, _phase_hooks, _rate, _roles, _section_hooks
 from ftcore.worker._boundary import step_boundary
+from ftcore.worker._empty_state import makes_empty_state
 from ftcore.worker._hidden import hidden
 from ftcore.worker._imports import when_imported
 from ftcore.worker._progress import progress
-
-STATE_DICT: Final = "torch.distributed.checkpoint.state_dict"
-CALLERS: Final = 12
-"""Frames between a hook and what has called the optimizer's step, at most: its own and those of wrappers."""
 
 
 class _StepCounter:
@@ -41,7 +37,7 @@ class _StepCounter:
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer has stepped; see torch's ``register_optimizer_step_post_hook``."""
-        if _makes_empty_state():
+        if makes_empty_state():
             return
         self._progress.phases.mark(OPTIMIZER, time.monotonic_ns())
         if self._first is None or self._first() is None:
@@ -58,20 +54,6 @@ class _StepCounter:
             return
         self._progress.stepped()
         self._boundary.stepped()
-
-
-def _makes_empty_state() -> bool:
-    """Whether ``torch.distributed.checkpoint`` steps an optimizer to give it a state."""
-    if STATE_DICT not in sys.modules:
-        return False
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(CALLERS):
-        if frame is None:
-            break
-        if frame.f_code.co_name == "_init_optim_state" and frame.f_globals.get("__name__") == STATE_DICT:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _step_in_state(optimizer: Any) -> int | None:

@@ -4,8 +4,9 @@ The variables that a round defines (``shm.rounds.OF_ROUND``) are missing in its 
 them, in the script, in torch or in ftcore, waits for the round. Then the process has the environment, the output and
 the page of a worker of that round, and the variable is there.
 
-House rules: only the process that was started waits, not its forked children. A process whose optimizer steps before
-it has asked trains alone and would overwrite checkpoints of the job: it is ended. If memory is short, the kernel ends
+House rules: only the process that was started waits. Its forked children do not, and never learn their rank: one that
+asks for it gets an error. A process whose optimizer steps before it has asked trains alone and would overwrite
+checkpoints of the job: it is ended, and so is such a child. If memory is short, the kernel ends
 waiting processes first. ``RoundLink`` does not fit: it shuts down connections, and the set-up may have opened some.
 """
 
@@ -16,13 +17,14 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ftcore.shm import messages
 from ftcore.shm.page import PageWriter
 from ftcore.shm.rounds import OF_ROUND, ROUNDS_FD_ENV
 from ftcore.worker import _rate, _rounds
 from ftcore.worker._boundary import step_boundary
+from ftcore.worker._empty_state import makes_empty_state
 from ftcore.worker._imports import when_imported
 from ftcore.worker._progress import progress
 from ftcore.worker._sections import sections
@@ -30,10 +32,13 @@ from ftcore.worker._sections import sections
 OOM_SCORE: Final = "1000"
 """The largest ``oom_score_adj``; see proc(5)."""
 
+_UNKNOWN: Final = "not known before the round"
+"""What programs find that are started before the round: a number that they would take for their own is missing."""
+
 _lock = threading.Lock()
 _at_entry: list[Callable[[], object]] = []
 _waiting_pid = 0
-"""The process that waits for its round; 0: none."""
+"""The process that waits for its round; 0: none. Children that are forked before know it for ever."""
 
 
 class _PreparedEnviron(os._Environ[str]):
@@ -52,6 +57,8 @@ def install() -> None:
         _waiting_pid = os.getpid()
         _at_entry.append(partial(_rate_for_oom, _rate_for_oom(OOM_SCORE)))
         os.environ.__class__ = _PreparedEnviron
+        for name in ("RANK", "WORLD_SIZE"):
+            os.putenv(name, _UNKNOWN)  # for programs alone: `os.environ` has none of them
         when_imported("torch", _end_before_training)
 
 
@@ -71,8 +78,8 @@ def _is_waiting() -> bool:
 
 def _wait() -> None:
     global _waiting_pid
-    if not _is_waiting():
-        return  # a forked child, which may not have the lock either
+    if _waiting_pid and not _is_waiting():  # it may not have the lock either
+        raise RuntimeError("this process was forked by a prepared worker before the round, so it has no rank")
     with _lock:
         if not _is_waiting():
             return  # another thread has waited
@@ -80,10 +87,17 @@ def _wait() -> None:
             try:
                 _enter(_round(channel))
                 messages.send(channel, {"how": "kept"})
-            except (OSError, ValueError):
+            except ConnectionError:
                 os._exit(1)  # the agent has ended
+            except (OSError, ValueError) as error:
+                _exit(f"it cannot enter its round: {error}")
         os.environ.__class__ = os._Environ
         _waiting_pid = 0
+
+
+def _exit(why: str) -> NoReturn:
+    print(f"ftcore: {why}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _round(channel: socket.socket) -> _rounds.NextRound:
@@ -114,9 +128,10 @@ def _end_before_training() -> None:
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     def end(*_: Any) -> None:
-        if _is_waiting():
-            text = "it trains before it has asked for its rank, so it cannot be prepared for a round"
-            print(f"ftcore: {text}", file=sys.stderr, flush=True)
-            os._exit(1)
+        if _waiting_pid and not makes_empty_state():
+            _exit("it trains before it has asked for its rank, so it cannot be prepared for a round")
+
+    if not _waiting_pid:
+        return
 
     _at_entry.append(register_optimizer_step_pre_hook(end).remove)

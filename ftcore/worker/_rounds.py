@@ -33,17 +33,16 @@ MESSAGE_CHARS_MAX: Final = 1000
 
 _OF_TORCHRUN: Final = (
     "RANK",
-    "LOCAL_RANK",
     "GROUP_RANK",
     "ROLE_RANK",
-    "ROLE_NAME",
     "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
     "GROUP_WORLD_SIZE",
     "ROLE_WORLD_SIZE",
     "MASTER_ADDR",
     "MASTER_PORT",
 )
+"""Variables that a round may change. Others stay: a script may have set ``LOCAL_RANK`` itself."""
+
 _PREFIXES: Final = ("FTCORE_", "TORCHELASTIC_")
 
 

@@ -397,7 +397,7 @@ class Agent:
         except UsageError as error:
             self._do(self._core.unstartable(action, str(error)))
             return
-        self._progress.begin(pids, action.part.base_rank, self._now(), launch.log_dirs)
+        self._progress.begin(pids, action.part.base_rank, self._now(), launch.log_dirs, how)
         self._evidence.begin(action.round, action.part.base_rank)
         log_dir = str(Path(launch.log_dirs[0]).parent) if self.config.writes_output and launch.log_dirs else ""
         self._do(self._core.started(action, pids, how, log_dir))

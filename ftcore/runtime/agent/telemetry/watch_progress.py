@@ -100,6 +100,7 @@ class _WatchedRank:
     loaders: LoaderWatch = attrs.field(factory=LoaderWatch)
     loader: str = ""
     is_read: bool = False
+    fresh: bool = True
 
     def shift(self, seconds: float) -> None:
         """Exclude an interval without samples from all times."""
@@ -196,7 +197,7 @@ class ProgressWatch:
         self.check_s: float = min(timing.hang_look_s / CHECKS, CHECK_S_MAX)
         """Interval of ``check``, in seconds."""
 
-    def begin(self, pids: Sequence[int], base_rank: int, now: float, dirs: Sequence[str] = ()) -> None:
+    def begin(self, pids: Sequence[int], base_rank: int, now: float, dirs: Sequence[str] = (), how: str = "") -> None:
         """Begin a new round.
 
         Args:
@@ -204,7 +205,9 @@ class ProgressWatch:
             base_rank: global rank of the first worker.
             now: monotonic seconds.
             dirs: output directory of each worker, which gets its stacks; empty: stacks are not written.
+            how: how they were started: workers that had waited do not show how long a first step takes.
         """
+        fresh = "parked" not in how and "prepared" not in how
         files = [str(Path(directory) / STACKS_NAME) for directory in dirs] or [""] * len(pids)
         for worker in self._workers:
             section, section_s, limit_s, declared = worker.section(now)
@@ -218,6 +221,7 @@ class ProgressWatch:
             for worker, pid, file in zip(self._workers, pids, files, strict=True)
         ]
         for worker in self._workers:
+            worker.fresh = fresh
             worker.limits.begin()
         self._set(())
 
@@ -301,7 +305,8 @@ class ProgressWatch:
         if page is not None and page.steps and (worker.page is None or page.steps != worker.page.steps):
             if worker.page is None:
                 worker.learned.begin(page.mono / 1e9, page.step - 1)
-                worker.limits.took(FIRST_STEP, page.mono / 1e9 - worker.began)
+                if worker.fresh:
+                    worker.limits.took(FIRST_STEP, page.mono / 1e9 - worker.began)
             worker.learned.observe(page.step, page.mono / 1e9, sections.covered / 1e9)
             worker.page, worker.covered = page, sections.covered
         if sections.changed != worker.signs.sections.changed:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
+from ftcore.faults.codes import signal_name
 from ftcore.ids import Round
 from ftcore.ports import Launch, WorkerExit
 from ftcore.runtime.agent.workers.output import OutputPipe
@@ -22,6 +23,9 @@ from ftcore.shm.boundary import PARKS, RESIZES, RETRIES
 from ftcore.wording import format_duration
 
 ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
+
+REAPED_S: Final = 0.5
+"""Longest wait in seconds for the exit code of a process that has closed its channel."""
 
 HOOKS: Final = "ftcore.worker._hooks"
 """Module that a worker imports to count its steps; referenced by name, because the agent must not import ``worker``."""
@@ -216,6 +220,12 @@ def how_started(workers: int, how: str, parked: int, prepared: int) -> str:
     return "; ".join([*([how] if how else []), *(f"{count} of {workers} {name}" for name, count in waited.items())])
 
 
+def has_stepped(worker: LocalWorker) -> bool:
+    """Whether a worker has completed a step of its round."""
+    page = worker.page.progress()
+    return page is not None and page.steps > 0
+
+
 async def wait_for_rank(workers: Sequence[LocalWorker], limit_s: float) -> str:
     """Wait until workers without a round have come to where they need their rank; ``waits`` is set for each that has.
 
@@ -240,11 +250,21 @@ async def wait_for_rank(workers: Sequence[LocalWorker], limit_s: float) -> str:
         if not left.done():
             return f"{which} did not ask for its rank within {format_duration(round(limit_s))}"
         if left.cancelled():
-            if worker.exitcode is None:  # it is not known yet
-                worker.stderr.drain()
+            await _reaped(worker)
+            worker.stderr.drain()
+            if worker.exitcode is not None and worker.exitcode < 0:
+                return f"{which} was ended by {signal_name(-worker.exitcode)} before it asked for its rank"
             lines = worker.stderr.tail().decode(errors="replace").strip().splitlines()
-            return f"{which} ended before it asked for its rank" + (f": {lines[-1]}" if lines else "")
+            code = "" if worker.exitcode is None else f" with code {worker.exitcode}"
+            return f"{which} ended{code} before it asked for its rank" + (f": {lines[-1]}" if lines else "")
     return ""
+
+
+async def _reaped(worker: LocalWorker) -> None:
+    """Wait until the exit code of a worker that has closed its channel is known, briefly."""
+    deadline = asyncio.get_running_loop().time() + REAPED_S
+    while worker.exitcode is None and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110  (rare)
+        await asyncio.sleep(0.005)
 
 
 async def ask_to_leave(workers: Sequence[LocalWorker], grace_s: float) -> None:

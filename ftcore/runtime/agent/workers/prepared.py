@@ -1,8 +1,8 @@
 """Workers that are started before their round, so that it begins without their imports and set-up.
 
 Each runs the script up to where it needs its rank, and waits there (``worker/_prepared.py``). It belongs to no round,
-so neither its start nor its end is reported. One that ends before it waits is not tried again; one that ends later is
-replaced after the next launch.
+so neither its start nor its end is reported. If one ends by itself before it waits, none is prepared any more; one that
+is killed, or ends later, is replaced after the next launch.
 """
 
 import asyncio
@@ -22,8 +22,11 @@ PREPARE_AFTER_S = 5.0
 """Seconds until workers are prepared, after a launch or after the node can start workers: at the start of a job, all
 nodes join within these."""
 
-FIRST_STEPS_S = 300.0
+FIRST_STEPS_S = 1800.0
 """Longest wait in seconds for the first steps of running workers: before them, these do their own set-up."""
+
+ENDS_S = 5.0
+"""Longest wait in seconds for the end of a killed set-up: it may hold a device's memory, a port or a lock of a file."""
 
 FIRST_STEPS_POLL_S = 0.5
 
@@ -78,6 +81,7 @@ class PreparedWorkers:
         self._entering: list[LocalWorker] = []
         self._task: asyncio.Task[None] | None = None
         self._asleep = self._is_due = False
+        self._ended = asyncio.Event()
 
     async def standby(self) -> None:
         """Prepare the workers of a node that has no round yet; wait for them, or until a round begins."""
@@ -89,23 +93,32 @@ class PreparedWorkers:
         """Add a worker that was started."""
         self._workers.append(worker)
 
-    def choose(self, launch: Launch, others: Collection[int]) -> dict[int, LocalWorker]:
+    async def choose(self, launch: Launch, others: Collection[int]) -> dict[int, LocalWorker]:
         """The workers that can enter a round, by local rank; then ``entered`` or ``keep`` follows.
+
+        On standby, the others are ended first.
 
         Args:
             launch: of the round.
             others: local ranks that need none of them.
         """
         waiting = [each for each in self._workers if each.waits and not processes.is_stopped(each.pid)]
-        able = [each for each in waiting if each.local_rank not in others and each.fits(launch)]
-        self._entering = able
-        self._workers = [each for each in self._workers if each not in able]
-        return {each.local_rank: each for each in able}
+        able = {each.local_rank: each for each in waiting if each.local_rank not in others and each.fits(launch)}
+        self._entering = list(able.values())
+        self._workers = [each for each in self._workers if each not in self._entering]
+        if not self._is_beside():
+            self.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ENDS_S):
+                    while self._workers:
+                        self._ended.clear()
+                        await self._ended.wait()
+        return able
 
     def entered(self) -> None:
         """The round has begun, and the chosen workers belong to it."""
         self._entering = []
-        if self._options is not None and self._options.beside:
+        if self._is_beside():
             self._prepare_soon()
         else:
             self.close()
@@ -123,6 +136,7 @@ class PreparedWorkers:
         if worker in self._workers:
             self._workers.remove(worker)
             self._release(worker)
+            self._ended.set()
             return True
         return worker in self._entering
 
@@ -132,6 +146,9 @@ class PreparedWorkers:
             self._task.cancel()
         for worker in self._workers:
             processes.kill(worker.pid, signal.SIGKILL, group=True)
+
+    def _is_beside(self) -> bool:
+        return self._options is not None and self._options.beside
 
     def _prepare_soon(self) -> asyncio.Task[None] | None:
         if self._options is None:
@@ -157,7 +174,7 @@ class PreparedWorkers:
                 await self._prepare(options)
 
     async def _prepare(self, options: PrepareOptions) -> None:
-        there = {worker.local_rank for worker in self._workers}
+        there = {worker.local_rank for worker in (*self._workers, *self._entering)}
         missing = [rank for rank in range(len(options.launch.envs)) if rank not in there]
         if not missing:
             return
@@ -166,5 +183,6 @@ class PreparedWorkers:
         problem = problem or await local_worker.wait_for_rank(new, options.limit_s)
         if problem:
             self._note(f"workers cannot be prepared: {problem}; they are started in their round")
-            self._options = None
-            self.close()
+            if not any(each.exitcode is not None and each.exitcode < 0 for each in new):
+                self._options = None  # the script itself is the reason
+                self.close()

@@ -289,7 +289,7 @@ class LocalSupervisor:
         return {worker.local_rank: worker for worker in alive}
 
     async def _start(self, launch: Launch, parked: Mapping[int, LocalWorker]) -> str:
-        prepared = self._prepared.choose(launch, parked)
+        prepared = await self._prepared.choose(launch, parked)
         kept = {**parked, **prepared}
         missing = [local_rank for local_rank in range(len(launch.envs)) if local_rank not in kept]
         try:
@@ -366,7 +366,7 @@ class LocalSupervisor:
         return next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
 
     def _stepped(self) -> bool:
-        return all((page := worker.page.progress()) is not None and page.steps > 0 for worker in self._alive())
+        return (not self._active or bool(self._alive())) and all(map(local_worker.has_stepped, self._alive()))
 
     def _release(self, worker: LocalWorker) -> None:
         self._guard.remove(worker.pid)

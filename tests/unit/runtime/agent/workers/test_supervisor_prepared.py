@@ -115,13 +115,18 @@ def test_prepared_workers_enter_a_round(tmp_path: Path, nodes: list[Node], read:
 
 
 def test_a_forked_child_does_not_wait(tmp_path: Path, nodes: list[Node]) -> None:
-    """Such as a process of a data loader: only the worker itself enters the round."""
-    child = "if not os.fork():\n    print('child', os.environ.get('RANK'), flush=True)\n    os._exit(0)\nos.wait()"
+    """Such as a process of a data loader: only the worker itself enters the round, and a child never takes itself for
+    the only process."""
+    child = (
+        "if not os.fork():\n    try: os.environ.get('RANK')\n    except RuntimeError: print('child', flush=True)\n"
+        "    os._exit(0)\nos.wait()\nimport subprocess, sys\n"
+        "subprocess.run([sys.executable, '-c', 'import os; print(os.environ[\"RANK\"])'])"
+    )
     node = node_of(nodes, tmp_path, workers=1, before=child)
 
     async def story() -> None:
         assert await node.supervisor.warmed()
-        await printed(node, "child None\nset up 0 False\n")
+        await printed(node, "child\nnot known before the round\nset up 0 False\n")
 
     node.run(story())
 
@@ -152,8 +157,11 @@ def test_a_round_that_begins_during_the_set_up_does_not_wait_for_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("before", "why"),
     [
-        ("raise SystemExit('no dataset')", "worker 0 ended before it asked for its rank: no dataset"),
-        ("if 'RANK' not in dict(os.environ): raise SystemExit", "worker 0 ended before it asked for its rank"),
+        ("raise SystemExit('no dataset')", "worker 0 ended with code 1 before it asked for its rank: no dataset"),
+        (
+            "if 'RANK' not in dict(os.environ): raise SystemExit",
+            "worker 0 ended with code 0 before it asked for its rank",
+        ),
     ],
 )
 def test_a_script_that_ends_before_it_asks_is_not_prepared(
@@ -170,6 +178,30 @@ def test_a_script_that_ends_before_it_asks_is_not_prepared(
 
     node.run(story())
     assert len(node.notes) == 1
+
+
+def test_a_worker_that_is_killed_in_its_set_up_is_prepared_after_the_next_launch(
+    tmp_path: Path, nodes: list[Node]
+) -> None:
+    """That is no fault of the script: the kernel ends such workers first if memory is short."""
+    before = "print(os.getpid(), flush=True)\nwhile not Path('go').exists(): time.sleep(0.005)"
+    node = node_of(nodes, tmp_path, workers=1, beside=True, before=before)
+
+    async def story() -> None:
+        warmed = asyncio.create_task(node.supervisor.warmed())
+        path = node.root / "prepared" / "0" / "stdout.log"
+        while not path.exists() or not path.read_text().endswith("\n"):
+            await asyncio.sleep(0.005)
+        os.kill(int(path.read_text()), signal.SIGKILL)
+        await warmed
+        (tmp_path / "go").touch()
+        _, how = await node.supervisor.start(node.launch("script.py", workers=1))
+        assert how == "fork"
+        assert len(await prepared(node, 2)) == 2
+
+    node.run(story())
+    why = "worker 0 was ended by SIGKILL before it asked for its rank"
+    assert node.notes == [f"workers cannot be prepared: {why}; they are started in their round"]
 
 
 def test_a_process_that_trains_before_it_asks_is_ended(tmp_path: Path, nodes: list[Node]) -> None:
