@@ -1,6 +1,6 @@
 """Text for terminals: numbers, durations, times, lists of names, orders, and events as sentences.
 
-``ftctl explain`` (``replay/timeline.py``) and the messages of ``ftrun`` (``launch/narrator.py``) share the sentences.
+``ftctl explain`` (``replay/explain.py``) and the messages of ``ftrun`` (``replay/narration.py``) share the sentences.
 ``ftctl events`` prints the type of each event, so its lines (``cli/ctl_lines.py``) have no verb.
 
 House rules: pure. ``ftctl replay --verify`` compares reasons of policies, so the output of ``plural``,
@@ -383,7 +383,7 @@ def queue_returned_text(data: QueueReturned) -> str:
     text += f"{data.done:,} later data shards are to do again"
     if data.unsure:
         ranks = _readers(each.rank for each in data.unsure)
-        text += f"; how far {ranks} had come is not known: what they used last is used again"
+        text += f"; the last position of {ranks} is unknown: samples since their last report are used again"
     return text
 
 

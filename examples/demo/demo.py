@@ -11,6 +11,7 @@ Exit code 0 only if all of that succeeds.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -97,13 +99,26 @@ class Run:
         for step in [step for step in self.faults if step <= self.reached]:
             print(f"demo: {self.faults.pop(step)(self)}", flush=True)
 
-    def newest(self, kind: str, node: str = "") -> dict[str, object]:
-        """Return the data of the newest event of a type in the log."""
+    def all(self, kind: str) -> list[dict[str, Any]]:
+        """Return the data of all events of a type in the log."""
         command = [str(BIN / "ftctl"), "events", "--job", self.job, "--type", kind, "--format", "json"]
         lines = subprocess.run(command, env=self.env, capture_output=True, text=True, check=True).stdout.splitlines()
-        events = [json.loads(line)["data"] for line in lines]
-        found: dict[str, object] = [data for data in events if not node or data["node"] == node][-1]
-        return found
+        return [json.loads(line)["data"] for line in lines]
+
+    def newest(self, kind: str, node: str = "") -> dict[str, Any]:
+        """Return the data of the newest event of a type in the log."""
+        return [data for data in self.all(kind) if not node or data["node"] == node][-1]
+
+    def restarted(self) -> int:
+        """Count the processes that were started again for a fault of the other rank."""
+        rounds: dict[int, dict[str, int]] = {}
+        for data in self.all("workers.started"):
+            rounds.setdefault(data["round"], {})[data["node"]] = data["pids"][0]
+        changed = [
+            sum(before.get(node) != pid for node, pid in after.items())
+            for before, after in itertools.pairwise(rounds.values())
+        ]
+        return sum(max(0, count - 1) for count in changed)
 
     def ftctl(self, *args: str) -> int:
         """Run an ftctl command with visible output; return its exit code."""
@@ -113,21 +128,18 @@ class Run:
 
 def kill_worker(run: Run) -> str:
     pids = run.newest("workers.started", "node1")["pids"]
-    assert isinstance(pids, list)
     os.kill(pids[0], signal.SIGKILL)
     return f"SIGKILL to rank 1 (pid {pids[0]})"
 
 
 def kill_node(run: Run) -> str:
     pid = run.newest("node.joined", "node1")["pid"]
-    assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)
     return f"SIGKILL to the agent of node1 (pid {pid}): the node is lost"
 
 
 def kill_master(run: Run) -> str:
     pid = run.newest("master.elected")["pid"]
-    assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)
     return f"SIGKILL to the master (pid {pid}): the training must not be interrupted"
 
@@ -185,6 +197,7 @@ def run_demo(home: Path, steps: int, *, kept: bool) -> int:
     ends = [(run.out / "result.txt").read_text().split() for run in (calm, stormy)]
     equal = ends[0] == ends[1]
     print(f"\ndemo: of {steps} steps, {stormy.computed - steps} were computed again after a fault")
+    print(f"demo: processes started again for a fault of the other rank: {stormy.restarted()}")
     print(f"demo: final loss {float.fromhex(ends[0][0]):.6f} without faults,")
     verdict = "equal to the last bit" if equal else "DIFFERENT"
     print(f"demo: final loss {float.fromhex(ends[1][0]):.6f} with five faults: {verdict}")

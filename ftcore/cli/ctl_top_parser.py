@@ -21,7 +21,7 @@ def add_top(commands: Any, reading: Callable[..., argparse.ArgumentParser]) -> N
         commands,
         "top",
         "Watch a job: state, step and rate, the open incident with the running clock of its phase, who is asked next, "
-        "nodes by state, spares, last events. Waits for a job that does not exist yet, and for a log that is away.",
+        "nodes by state, spares, last events. Waits if the job does not exist yet or the log store is unavailable.",
         "ftctl top\nftctl --job demo top --once\nftctl top --once --format json | jq .incident\n"
         "ftctl top --link https://head:9401   # the page of ftrun --observe page://0.0.0.0:9401",
     )

@@ -312,9 +312,15 @@ class ShardStream(IterableDataset):  # type: ignore[misc]
         return first, offset
 
     def _wait(self) -> None:
-        """Wait until there are shards, or nothing is left."""
+        """Wait until there are shards, or nothing is left.
+
+        Raises:
+            InterruptedError: this process is to leave its round; the error ends its step.
+        """
         began, said = time.monotonic(), False
         while not self._leases and not self._over:
+            if self._channel.must_leave():
+                raise InterruptedError("the round ends while this rank waits for data shards")
             self._ask()
             self._receive(0.2)
             waited = time.monotonic() - began

@@ -1,7 +1,7 @@
 """The agent's decisions about orders, ends of workers and loss of the master, on one node. Pure.
 
 ``AgentCore`` receives what happened and returns actions; its owner carries them out and reports the results. The owner
-is ``runtime/agent`` in production and ``sim`` in a simulation, so both behave alike. This module has the connection to
+is ``runtime/agent``, in production and in a simulation. This module has the connection to
 the master; ``agent_workers.py`` has the workers.
 
 - An order of an older term or round than an obeyed one is ignored. A duplicate order is carried out once; the outbox

@@ -131,7 +131,7 @@ class TrainingJob:
         if self._path and callable(attach):
             from ftcore.worker._queues import QueueChannel
 
-            attach(QueueChannel(self._path, _environment.place))
+            attach(QueueChannel(self._path, _environment.place, lambda: self._link is not None and self._link.ordered))
         return stream
 
     def load(self) -> int:

@@ -23,10 +23,13 @@ class QueueChannel:
     Args:
         path: the keeper's socket.
         place: returns the round, the rank and the number of ranks of this process.
+        must_leave: returns whether this process has been ordered to leave its round.
     """
 
-    def __init__(self, path: str, place: Callable[[], tuple[int, int, int]]) -> None:
-        self._path, self.place = path, place
+    def __init__(
+        self, path: str, place: Callable[[], tuple[int, int, int]], must_leave: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._path, self.place, self.must_leave = path, place, must_leave
         self._socket: socket.socket | None = None
         self._pid = 0
         self._retry_at = 0.0

@@ -23,6 +23,10 @@ class Master:
         self.round = 1
         self.on_wait = lambda: None
         self.closed = 0
+        self.leaves = False
+
+    def must_leave(self) -> bool:
+        return self.leaves
 
     def place(self) -> tuple[int, int, int]:
         return self.round, 0, 2
@@ -104,6 +108,22 @@ def test_a_saved_place_outside_ftrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_place_of_process", lambda: (0, 0, 2))
     with pytest.raises(ValueError, match="fits no other number of ranks"):
         second.load_state_dict(saved)
+
+
+def test_a_rank_that_waits_leaves_its_round_and_goes_on_in_the_next() -> None:
+    """The error ends its step, as that of a failed collective does."""
+    master, stream = Master(), ShardStream(queue(), NUMBERS, 8)
+    stream.attach_queue(master)
+    master.on_wait = lambda: setattr(master, "leaves", True)
+    batches = iter(stream)
+    with pytest.raises(InterruptedError, match="waits for data shards"):
+        next(batches)
+    master.round, master.leaves, master.on_wait = 2, False, lambda: None
+    stream.new_round(2, 0, 2)
+    stream.load_state_dict(stream.state_dict())
+    stream.continue_after(0)
+    master.grant((0, 0, 1, 0))
+    assert numbers([next(iter(stream))]) == list(range(8))
 
 
 def test_a_loader_in_the_training_process() -> None:
