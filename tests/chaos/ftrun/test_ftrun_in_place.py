@@ -178,6 +178,40 @@ def test_faults_at_once_and_in_the_middle_of_a_recovery(job: Ftrun, undisturbed:
     assert pids(job, 1)[0] == ends(run)[0][0]
 
 
+def test_a_fault_in_the_middle_of_an_optimizers_step(job: Ftrun, undisturbed: set[str]) -> None:
+    """One rank has changed half of its parameters, the other one goes on to the next step: both go back."""
+    faults = {0: {"inside 12": DAMAGED, "inside 24": KILLED}, 1: {"inside 18": COLLECTIVE, "inside 30": DAMAGED}}
+    run = start(job, *TWO_NODES, faults=faults)
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert set(remedies(job)) <= {"hot_swap", "step_retry"}
+    assert pids(job, 1)[1] == ends(run)[1][0]
+    assert {event.data.source for event in job.of("state.loaded") if event.data.round > 1} <= {"memory", "replica"}
+
+
+def test_both_ranks_at_the_same_step(job: Ftrun, undisturbed: set[str]) -> None:
+    """Damaged memory of both, a collective that fails on both, and the death of both: nothing is computed twice but
+    that step."""
+    same = {"forward 12": DAMAGED, "backward 20": COLLECTIVE, "backward 30": KILLED}
+    run = start(job, *ONE_NODE, faults={0: same, 1: same})
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert pids(job, 1) == pids(job, 2) == pids(job, 3)
+    assert {event.data.steps_lost for event in job.of("incident.resolved")} == {0}
+
+
+def test_spent_retries_are_left_to_the_next_policies(job: Ftrun, undisturbed: set[str]) -> None:
+    """Faults at different steps are none that come again, but use up the budget."""
+    job.drop("policy.yaml", "version: 1\nchain:\n  - step_retry: {max_retries: 1, per_node: 1}\n  - process_restart\n  - stop\n")
+    faults = {0: {"forward 12": COLLECTIVE}, 1: {"backward 24": COLLECTIVE}}
+    run = start(job, *ONE_NODE, "--policy", "policy.yaml", faults=faults)
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert remedies(job) == ["step_retry", "process_restart"]
+    spent = [event.data.reason for event in job.of("policy.considered") if event.data.policy == "step_retry"]
+    assert any(reason.startswith("budget spent: 1 of 1 retries") for reason in spent)
+
+
 def test_a_fault_that_comes_again_is_left_to_the_next_policies(job: Ftrun, undisturbed: set[str]) -> None:
     """A retry that meets the same fault at the same step is not made again: the processes are started again."""
     run = start(job, *ONE_NODE, faults={0: {"forward 12": [COLLECTIVE] * 2}})

@@ -2,7 +2,8 @@
 
 The file ``at.RANK`` has JSON: lists of code by ``PLACE STEP``, for example ``{"forward 12": ["raise ..."]}``. Each
 piece of code is run once, at that place of that step: ``data``, ``forward``, ``backward``, ``optimizer`` (before its
-step), ``evaluation`` or ``round`` (in the function of ``on_round``, with the number of its call).
+step), ``inside`` (half of the parameters have been changed), ``evaluation`` or ``round`` (in the function of
+``on_round``, with the number of its call).
 
 The file ``batches`` has JSON: numbers of batches that are ``poisoned`` (not a number), and that the data ``lacks``.
 
@@ -39,7 +40,27 @@ net = torch.nn.Sequential(
     torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4)
 )
 torch.manual_seed(rank)
-optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+
+
+class Halves(torch.optim.AdamW):
+    """Changes the parameters in two halves."""
+
+    number = 0
+
+    def step(self, closure=None):  # type: ignore[no-untyped-def, override]
+        groups = self.param_groups
+        try:
+            for half, group in enumerate(groups):
+                if half:
+                    at("inside", self.number)
+                self.param_groups = [group]
+                super().step(closure)
+        finally:
+            self.param_groups = groups
+
+
+parameters = list(net.parameters())
+optimizer = Halves([{"params": parameters[:3]}, {"params": parameters[3:]}], lr=0.01)
 job = ft.join()
 ddp: torch.nn.Module = net
 rounds = 0
@@ -130,6 +151,7 @@ def train(step: ft.TrainingStep) -> None:
     norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 10.0)
     step.report(loss=loss.item(), grad_norm=norm.item() * scale(step.number))
     at("optimizer", step.number)
+    optimizer.number = step.number
     optimizer.step()
     if step.number % 5 == 0:
         at("evaluation", step.number)
