@@ -1,7 +1,7 @@
 """Every checker of the simulator finds mistakes that are planted in the code it watches, in a bounded number of seeds.
 
-A mutation replaces a function or a constant of production code: master, sequencer, agent, engine, fold, policies. A
-checker that no mutation can trigger proves nothing.
+A mutation replaces a function or a constant of production code: master, sequencer, agent, engine, fold, policies; where
+real processes do the work, of the simulated ones. A checker that no mutation can trigger proves nothing.
 """
 
 from collections.abc import Callable, Mapping

@@ -200,9 +200,21 @@ def test_both_ranks_at_the_same_step(job: Ftrun, undisturbed: set[str]) -> None:
     assert {event.data.steps_lost for event in job.of("incident.resolved")} == {0}
 
 
+SPENT = """
+version: 1
+chain:
+  - step_retry: {max_retries: 1, per_node: 1}
+  - process_restart
+  - stop
+"""
+
+
 def test_spent_retries_are_left_to_the_next_policies(job: Ftrun, undisturbed: set[str]) -> None:
     """Faults at different steps are none that come again, but use up the budget."""
-    job.drop("policy.yaml", "version: 1\nchain:\n  - step_retry: {max_retries: 1, per_node: 1}\n  - process_restart\n  - stop\n")
+    job.drop(
+        "policy.yaml",
+        "version: 1\nchain:\n  - step_retry: {max_retries: 1, per_node: 1}\n  - process_restart\n  - stop\n",
+    )
     faults = {0: {"forward 12": COLLECTIVE}, 1: {"backward 24": COLLECTIVE}}
     run = start(job, *ONE_NODE, "--policy", "policy.yaml", faults=faults)
     assert run.end() == 0
@@ -278,6 +290,9 @@ def test_an_abnormal_step_is_computed_again_once_and_recorded(job: Ftrun, undist
     recorded = json.loads((job.cwd / "saved" / "abnormal_global_norm.json").read_text())
     assert {step: len(norms) for step, norms in recorded.items()} == {"12": 1, "24": 2}
     assert all(norm >= 5.0 for norms in recorded.values() for norm in norms)
+    again = start(job, *ONE_NODE, "--policy", "policy.yaml", "--checkpoints", "saved", faults={})
+    assert again.end() == 0
+    assert json.loads((job.cwd / "saved" / "abnormal_global_norm.json").read_text()) == recorded
 
 
 SKIPS = """

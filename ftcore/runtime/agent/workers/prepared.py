@@ -82,6 +82,7 @@ class PreparedWorkers:
         self._task: asyncio.Task[None] | None = None
         self._asleep = self._is_due = False
         self._ended = asyncio.Event()
+        self._times = 0
 
     async def standby(self) -> None:
         """Prepare the workers of a node that has no round yet; wait for them, or until a round begins."""
@@ -178,7 +179,11 @@ class PreparedWorkers:
         missing = [rank for rank in range(len(options.launch.envs)) if rank not in there]
         if not missing:
             return
-        problem = await self._begin(options.launch, missing)
+        self._times += 1
+        launch = options.launch
+        if self._times > 1:  # what the running ones have written stays
+            launch = attrs.evolve(launch, log_dirs=tuple(f"{each}.{self._times}" for each in launch.log_dirs))
+        problem = await self._begin(launch, missing)
         new = [each for each in self._workers if not each.waits]
         problem = problem or await local_worker.wait_for_rank(new, options.limit_s)
         if problem:

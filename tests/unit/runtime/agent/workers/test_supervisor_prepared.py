@@ -233,6 +233,8 @@ def test_prepared_workers_wait_beside_those_of_a_round(tmp_path: Path, nodes: li
         assert ({*second}, how) == (waiting, "prepared")
         await node.says(launch, "rank 1 of 2", 1)
         third = await prepared(node, 6) - {*first, *second}
+        for name in ("1", "1.2"):
+            assert (node.root / "prepared" / name / "stdout.log").read_text() == "set up 1 False\n"
         killed = next(each for each in node.supervisor._prepared._workers if each.local_rank == 0).pid
         os.kill(killed, signal.SIGKILL)
         while killed in [each.pid for each in node.supervisor._prepared._workers]:
