@@ -211,10 +211,7 @@ chain:
 
 def test_spent_retries_are_left_to_the_next_policies(job: Ftrun, undisturbed: set[str]) -> None:
     """Faults at different steps are none that come again, but use up the budget."""
-    job.drop(
-        "policy.yaml",
-        "version: 1\nchain:\n  - step_retry: {max_retries: 1, per_node: 1}\n  - process_restart\n  - stop\n",
-    )
+    job.drop("policy.yaml", SPENT)
     faults = {0: {"forward 12": COLLECTIVE}, 1: {"backward 24": COLLECTIVE}}
     run = start(job, *ONE_NODE, "--policy", "policy.yaml", faults=faults)
     assert run.end() == 0
