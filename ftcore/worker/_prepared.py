@@ -33,12 +33,12 @@ OOM_SCORE: Final = "1000"
 """The largest ``oom_score_adj``; see proc(5)."""
 
 _UNKNOWN: Final = "not known before the round"
-"""What programs find that are started before the round: a number that they would take for their own is missing."""
+"""``RANK`` and ``WORLD_SIZE`` of programs that the script starts before the round: they fail instead of training alone."""
 
 _lock = threading.Lock()
 _at_entry: list[Callable[[], object]] = []
 _waiting_pid = 0
-"""The process that waits for its round; 0: none. Children that are forked before know it for ever."""
+"""The process that waits for its round; 0: none. A child that was forked before keeps its parent's."""
 
 
 class _PreparedEnviron(os._Environ[str]):
