@@ -33,7 +33,7 @@ OOM_SCORE: Final = "1000"
 """The largest ``oom_score_adj``; see proc(5)."""
 
 _UNKNOWN: Final = "not known before the round"
-"""``RANK`` and ``WORLD_SIZE`` of programs that the script starts before the round: they fail instead of training alone."""
+"""``RANK`` and ``WORLD_SIZE`` of programs started before the round: they fail, and do not train alone."""
 
 _lock = threading.Lock()
 _at_entry: list[Callable[[], object]] = []
