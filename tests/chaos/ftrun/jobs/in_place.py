@@ -110,7 +110,14 @@ def at(place: str, number: int) -> None:
         code = codes.pop(0)
         file.with_suffix(".new").write_text(json.dumps(found))
         file.with_suffix(".new").replace(file)
-        exec(code, {"os": os, "signal": signal, "time": time, "dist": dist, "ft": ft, "damage": damage})
+        exec(code, {"os": os, "signal": signal, "time": time, "dist": dist, "ft": ft, "damage": damage, "meet": meet})
+
+
+def meet(number: int) -> None:
+    """Wait until the other rank is at this place, too."""
+    (HERE / f"met.{number}.{rank}").touch()
+    while not (HERE / f"met.{number}.{1 - rank}").exists():
+        time.sleep(0.001)
 
 
 def scale(number: int) -> float:
