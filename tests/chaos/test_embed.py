@@ -92,7 +92,6 @@ def wait_for_end(pid: int) -> None:
             os.close(pidfd)
 
 
-@pytest.mark.timeout(180)
 def test_the_asyncio_launcher_resumes_after_the_death_of_a_worker_and_of_a_node(
     launched: list[Launched], tmp_path: Path
 ) -> None:
@@ -139,7 +138,6 @@ def test_the_asyncio_launcher_returns_the_jobs_exit_code(launched: list[Launched
     assert "no data in /data" in str(run.event("worker.failed").data)
 
 
-@pytest.mark.timeout(180)
 def test_the_asyncio_launcher_returns_the_jobs_exit_code_and_not_a_nodes(
     launched: list[Launched], tmp_path: Path
 ) -> None:

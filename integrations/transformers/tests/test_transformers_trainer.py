@@ -36,13 +36,11 @@ def test_a_mishap_changes_no_loss(tmp_path: Path, runs: FrameworkRuns, what: str
     runs.check_mishap(tmp_path, set(what.split()), f"{mishap}:9:1")
 
 
-@pytest.mark.timeout(180)
 def test_a_pause_a_save_and_a_new_start(tmp_path: Path, runs: FrameworkRuns) -> None:
     """All ranks wait behind the same step; a save on request is the state from which the next run continues."""
     runs.check_pause_and_storage(tmp_path, {"accumulation", "evaluation", "save"})
 
 
-@pytest.mark.timeout(180)
 def test_a_mishap_after_a_start_from_a_checkpoint_of_the_trainer(tmp_path: Path, runs: FrameworkRuns) -> None:
     """It is of the middle of an epoch, in which the mishap comes, too: no sample is trained twice."""
     what = {"accumulation", "evaluation", "save"}

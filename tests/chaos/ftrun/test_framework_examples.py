@@ -27,7 +27,6 @@ def printed(text: str) -> set[str]:
     return set(re.findall(r"step \d+: loss [0-9.]+", text))
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_an_example_resumes_and_runs_under_torchrun(tmp_path: Path, script: str) -> None:
     """Losses under ``ftrun``, with a killed rank, are those under torchrun."""

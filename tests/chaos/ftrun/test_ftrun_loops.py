@@ -41,7 +41,6 @@ def undisturbed() -> dict[str, Losses]:
 
 
 @pytest.mark.longer
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(("loop", "mishap", "phase"), cases)
 def test_a_loop_is_counted_and_resumes_with_the_same_losses(
     tmp_path: Path, undisturbed: dict[str, Losses], longer: bool, loop: str, mishap: str, phase: str
