@@ -72,7 +72,8 @@ def main() -> int:
         rows.append((name, _spread(times), *(("", "", "") if name == KINDS[0][0] else _judged(added))))
     rows.append((DEEP[0], _spread(deep), *_judged(statistics.median(deep))))
     head = ("one rank", "a step", "added to a step", "of a step of 50 ms", "aim")
-    body = table(head, rows)
+    saves = 'The loop with steps saves on request only; what a save costs is in "Saving and restoring state".'
+    body = f"{table(head, rows)}\n\n{saves}"
     if args.dry:
         print(body)
     else:
