@@ -11,7 +11,7 @@ from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import OUTGOING
 from ftcore.states.replicas import contradiction
 from ftcore.states.resume import HeldState, best_of, held_by, states_of
-from ftcore.states.revisions import COPIES, MANIFEST_AGAIN, NEWEST_MANIFEST, follows
+from ftcore.states.revisions import BEGUN_FROM, COPIES, MANIFEST_AGAIN, NEWEST_MANIFEST, follows
 from ftcore.states.training import SavingState, StoredCheckpoint
 
 COMMIT_S = 60.0
@@ -171,13 +171,20 @@ def order_persist(turn: Turn, incident: IncidentState) -> str:
     world = state.rounds.world
     assert world is not None
     held = held_by(state, [(node.node, node.incarnation) for node in members(state)])
-    states = [each for each in states_of(held) if each.round == world.round and each.savers]
+    states = [each for each in states_of(held) if each.savers and _is_of_round(state, each, world.round)]
     best = best_of([each for each in states if len(each.savers) == each.first.groups], world.size)
     if best is None:
         return _why_incomplete(states)
     deadline_s = incident.plan_in_force().deadline_s or COMMIT_S
     persist(turn, best, deadline_s, None if incident.kind == "fault" else incident.id)
     return ""
+
+
+def _is_of_round(state: JobState, held: HeldState, round_: int) -> bool:
+    """Whether a state was saved in the newest round, or the round has begun from it and completed no step since."""
+    load = state.training.saved.load
+    begun = load is not None and (load.round, load.step, load.source) == (held.round, held.step, held.resume.source)
+    return held.round == round_ or (begun and follows(state, BEGUN_FROM))
 
 
 def persist(turn: Turn, held: HeldState, deadline_s: float, incident: str | None) -> None:

@@ -27,6 +27,7 @@ or fields that earlier logs lack needs no revision.
 | 18 | a fault of a round whose workers are being started waits until all are, if the script can leave its round |
 | 19 | a growth is offered once a new node can start its workers at once; until then the job trains |
 | 20 | an attempt for a fault of no node is charged to none; a worker's report of a memory error precedes the driver's |
+| 21 | in a round without a completed step, a dying checkpoint saves what the round began from |
 """
 
 from typing import TYPE_CHECKING, Final
@@ -74,7 +75,9 @@ WARM_FIRST: Final = 19
 
 NO_CULPRIT: Final = 20
 
-NEWEST: Final = 20
+BEGUN_FROM: Final = 21
+
+NEWEST: Final = 21
 """The revision of masters of this ftcore."""
 
 

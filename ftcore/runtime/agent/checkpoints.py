@@ -259,15 +259,17 @@ class NodeCheckpoints:
         return Performed()
 
     async def _stage(self, keeper: KeeperClientPort, command: SaveCheckpoint) -> Performed:
-        """Let the living workers stage; what those that have ended have staged before counts as well."""
+        """Let the living workers stage; what those that have ended have staged before counts as well.
+
+        A node that holds nothing of the round may hold what it began from, or need not save: the master decides.
+        """
         staged = await keeper.stage(command.round)
         held = await keeper.held()
         self._report_memory(held)
-        own = [shard for shard in held if not shard["copy"]]
-        steps = [shard["step"] for shard in own if shard["round"] == command.round and shard["tensors"]]
-        if not steps:
-            raise Refused(_reasons(staged) or "no worker of this round has staged its state")
-        return Performed(max(steps))
+        own = [shard for shard in held if not shard["copy"] and shard["tensors"]]
+        if not own and (why := _reasons(staged)):
+            raise Refused(why)
+        return Performed(max((shard["step"] for shard in own if shard["round"] == command.round), default=None))
 
     async def _save(self, keeper: KeeperClientPort, command: SaveCheckpoint, effect: str) -> Performed:
         if SaveCheckpoint not in self._of_workers:

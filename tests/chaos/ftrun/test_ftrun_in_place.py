@@ -4,21 +4,25 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harness import Ftrun, Run, ftrun, kill
-
-STEPS = 40
-ONE_NODE = ("--nproc-per-node", "2")
-TWO_NODES = ("--local-nodes", "2", "--nproc-per-node", "1")
-COLLECTIVE = "raise dist.DistBackendError('a link is down')"
-DAMAGED = "damage(); raise ft.MemoryDamaged('a parameter')"
-KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
-XID = "print('NVRM: Xid (PCI:0000:38:00): 94, pid=1, name=python', flush=True); time.sleep(0.5); "
-CUT = "from ftcore.worker import _connections; _connections.shut_down()"
-STOPPED = "os.kill(os.getpid(), signal.SIGSTOP)"
-
+from harness import Ftrun, ftrun, kill
+from in_place_runs import (
+    COLLECTIVE,
+    CUT,
+    DAMAGED,
+    GIL_HELD,
+    KILLED,
+    ONE_NODE,
+    STOPPED,
+    TWO_NODES,
+    XID,
+    ends,
+    pids,
+    remedies,
+    start,
+    undisturbed_weights,
+)
 
 NODES = pytest.mark.parametrize(
     "nodes",
@@ -32,40 +36,10 @@ def job(tmp_path: Path) -> Iterator[Ftrun]:
         yield one
 
 
-def start(job: Ftrun, *argv: str, mode: tuple[str, ...] = ("built",), faults: dict[int, dict[str, Any]]) -> Run:
-    """Start the script with faults by rank, and by place and step."""
-    for rank, found in faults.items():
-        listed = {place: codes if isinstance(codes, list) else [codes] for place, codes in found.items()}
-        job.drop(f"at.{rank}", json.dumps(listed))
-    return job.start(*argv, script="in_place.py", preload=False, args=(str(STEPS), *mode))
-
-
-def ends(run: Run) -> dict[int, tuple[int, str]]:
-    """By rank, its process and its weights at its end."""
-    found = re.findall(r"rank (\d+) of process (\d+) ends with ([0-9a-f]{16})", run.stdout())
-    return {int(rank): (int(pid), digest) for rank, pid, digest in found}
-
-
-def remedies(job: Ftrun) -> list[str]:
-    """The policies that resolved the incidents, in order."""
-    return [event.data.policy for event in job.of("incident.resolved")]
-
-
-def pids(job: Ftrun, round_: int) -> list[int]:
-    """The processes of a round, by rank."""
-    started = [event.data for event in job.of("workers.started") if event.data.round == round_]
-    return [pid for each in sorted(started, key=lambda each: each.node) for pid in each.pids]
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The weights of a run to which nothing happens."""
-    with ftrun(tmp_path_factory.mktemp("undisturbed")) as job:
-        run = start(job, *ONE_NODE, faults={})
-        assert run.end() == 0
-        found = {digest for _, digest in ends(run).values()}
-        assert len(found) == 1
-        return found
+    return undisturbed_weights(tmp_path_factory.mktemp("undisturbed"))
 
 
 @NODES
@@ -156,10 +130,12 @@ def test_only_the_dead_process_is_started_again(job: Ftrun, nodes: tuple[str, ..
     assert {event.data.source for event in job.of("state.loaded") if event.data.round > 1} <= {"memory", "replica"}
 
 
-def test_a_stopped_process_is_swapped(tmp_path: Path, undisturbed: set[str]) -> None:
-    """It hangs while the other one waits in a collective, which nothing of torch would end."""
+@pytest.mark.parametrize("code", [STOPPED, GIL_HELD], ids=["stopped", "gil-held"])
+def test_a_process_that_does_nothing_any_more_is_swapped(tmp_path: Path, undisturbed: set[str], code: str) -> None:
+    """It hangs, and cannot leave its round, while the other one waits in a collective, which nothing of torch would
+    end."""
     with ftrun(tmp_path, timing={"hang_look_s": 0.5, "hang_idle_s": 1.0, "hang_busy_s": 60.0}) as job:
-        run = start(job, *ONE_NODE, faults={1: {"backward 15": STOPPED}})
+        run = start(job, *ONE_NODE, faults={1: {"backward 15": code}})
         assert run.end() == 0
         assert {digest for _, digest in ends(run).values()} == undisturbed
         assert remedies(job) == ["hot_swap"]
@@ -320,3 +296,72 @@ def test_a_batch_that_is_abnormal_is_left_out(job: Ftrun, tmp_path_factory: pyte
         "skip_batch"
     ] * 3
     assert [pids(job, round_) for round_ in (1, 2, 3, 4)] == [pids(job, 1)] * 4
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [("accumulates", "scaled", "loader", "threads"), ("compiled",)],
+    ids=["scaler-accumulation-loader-threads", "compiled"],
+)
+def test_what_scripts_use(job: Ftrun, tmp_path: Path, mode: tuple[str, ...]) -> None:
+    """A scaler, accumulated gradients, a forked loader, other threads; compiled code. A retry and a swap."""
+    expected = undisturbed_weights(tmp_path / "undisturbed", *mode)
+    faults = {0: {"forward 12": COLLECTIVE, "inside 19": DAMAGED}, 1: {"backward 26": KILLED}}
+    run = start(job, *ONE_NODE, mode=("built", *mode), faults=faults)
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == expected
+    assert set(remedies(job)) <= {"step_retry", "hot_swap"}
+    assert pids(job, 1)[0] == ends(run)[0][0]
+    assert {event.data.steps_lost for event in job.of("incident.resolved")} == {0}
+
+
+def test_faults_while_a_step_is_saved(job: Ftrun, undisturbed: set[str]) -> None:
+    """Right behind the step, while its copy is made and written to storage: each rank dies once."""
+    faults = {0: {"saved 15": KILLED}, 1: {"saved 25": KILLED, "forward 31": DAMAGED}}
+    run = start(job, *TWO_NODES, "--checkpoints", "saved", mode=("built", "persists"), faults=faults)
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert set(remedies(job)) <= {"step_retry", "hot_swap"}
+    assert {event.data.source for event in job.of("state.loaded") if event.data.round > 1} <= {"memory", "replica"}
+    assert job.of("checkpoint.committed")[-1].data.step == 40
+
+
+def test_a_newcomer_that_dies_while_it_joins(job: Ftrun, undisturbed: set[str]) -> None:
+    """In the first round of its process: its swap has failed, and the next policy restarts all."""
+    faults = {1: {"backward 12": KILLED, "round 1": ["pass", KILLED]}}
+    run = start(job, *ONE_NODE, faults=faults)
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert remedies(job) == ["process_restart"]
+    assert pids(job, 1)[0] == pids(job, 2)[0] != pids(job, 3)[0]
+    assert job.of("incident.resolved")[0].data.steps_lost == 0
+
+
+def test_a_dead_node_is_replaced_while_the_other_one_waits(job: Ftrun, tmp_path: Path) -> None:
+    """The platform launches another one; its process gets the state of the one that has stayed. The state of random
+    numbers is lost with a node: none is drawn."""
+    undisturbed = undisturbed_weights(tmp_path / "undisturbed", "drawless")
+    run = start(job, *TWO_NODES, mode=("built", "drawless"), faults={})
+    job.stepped(1, nodes=2)
+    kill(job.agent("node1"))
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert remedies(job) == ["hot_swap"]
+    assert [event.data.node for event in job.of("node.lost")] == ["node1"]
+    assert pids(job, 1)[0] == ends(run)[0][0]
+    assert [event.data.steps_lost for event in job.of("incident.resolved")] == [0]
+
+
+def test_masters_die_in_the_middle_of_a_retry_and_of_a_swap(job: Ftrun, undisturbed: set[str]) -> None:
+    """The next one finishes what was begun; the processes stay."""
+    run = start(job, *ONE_NODE, faults={0: {"forward 12": COLLECTIVE}, 1: {"backward 24": KILLED}})
+    job.wait("fault.observed")
+    kill(job.master())
+    failed = job.wait("worker.failed")
+    kill(job.master())
+    assert run.end() == 0
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert len([event for event in job.of("master.elected") if event.seq > 1]) == 2
+    assert job.of("incident.resolved")[-1].seq > failed.seq
+    assert set(remedies(job)) <= {"step_retry", "hot_swap"}
+    assert pids(job, 1)[0] == ends(run)[0][0]

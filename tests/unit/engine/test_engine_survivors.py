@@ -16,12 +16,13 @@ from ftcore.events.checkpoint import (
     Resume,
 )
 from ftcore.events.incident import IncidentContinued, IncidentEscalated
-from ftcore.events.policy import AlertRaised, DeclaredCheckpoints
+from ftcore.events.policy import AbilityDeclared, AlertRaised, DeclaredCheckpoints
 from ftcore.events.world import WorldFormed, WorldMembers
 from ftcore.policies.file.config import default_chain, parse
 from ftcore.replay import verify
 from ftcore.replay.status import status_of
 from ftcore.states.resume import held_by, resume_of, states_of
+from ftcore.states.revisions import BEGUN_FROM
 from ftcore.testing.driver import JobDriver
 
 
@@ -86,6 +87,30 @@ def test_survivors_without_a_common_step_are_refused_with_the_reason() -> None:
     assert escalated.reason == "no surviving rank has step 6 of replica group 1; other ranks have step 5"
     driver.settle()
     assert driver.state.phase == "running"
+
+
+@pytest.mark.parametrize("decides", [BEGUN_FROM - 1, BEGUN_FROM])
+def test_survivors_of_a_round_without_a_step_save_what_it_began_from(decides: int) -> None:
+    """A newcomer that dies before it has joined holds nothing; what the others hold is of the round before."""
+    driver = job(policies=("hot_swap", "dying_checkpoint"), decides=decides)
+    driver.own(AbilityDeclared(source="workers", abilities=("pause", "checkpoint", "save", "park")))
+    driver.fail("node1", exitcode=-9)
+    hold(driver, "node0", shard(0, 5), shard(0, 4))
+    driver.settle(step=False)
+    assert of(driver, WorldFormed)[-1].resume == Resume(step=5, round=1, source="memory")
+    driver.fail("node1", exitcode=-9)
+    hold(driver, "node0", shard(0, 5), shard(0, 4))
+    hold(driver, "node1")
+    for node in ("node0", "node1"):
+        answer(driver, SaveCheckpoint, node)
+    orders = [action.command for action in open_orders(driver, PersistShards)]
+    if decides < BEGUN_FROM:
+        assert not orders and of(driver, IncidentEscalated)[-1].reason == "no surviving rank has staged its state"
+        return
+    assert orders == [PersistShards(round=1, step=5, ranks=(0,), writers=(("node0", (0,)),))]
+    driver.settle()
+    assert driver.state.phase == "running"
+    assert verify(driver.events).mismatches == ()
 
 
 def test_without_a_place_for_checkpoints_survivors_keep_their_state_in_memory() -> None:

@@ -3,22 +3,27 @@
 The file ``at.RANK`` has JSON: lists of code by ``PLACE STEP``, for example ``{"forward 12": ["raise ..."]}``. Each
 piece of code is run once, at that place of that step: ``data``, ``forward``, ``backward``, ``optimizer`` (before its
 step), ``inside`` (half of the parameters have been changed), ``evaluation`` or ``round`` (in the function of
-``on_round``, with the number of its call).
+``on_round``, with the number of its call), ``saved`` (behind a step and the beginning of its save).
 
 The file ``batches`` has JSON: numbers of batches that are ``poisoned`` (not a number), and that the data ``lacks``.
 
 Arguments: the last step; ``built`` (the DDP model is made in each round) or ``outside``; ``catches``: all errors of a
 step are handled by the script; ``handles``: those of its backward pass are, and the optimizer steps nevertheless;
-``persists``: every fifth step is saved to storage.
+``persists``: every fifth step is saved to storage; ``accumulates``: the first backward pass of a step keeps its
+gradients to itself; ``scaled``: mixed precision with a scaler; ``compiled``: the model is compiled, and so is each DDP
+model; ``drawless``: no dropout, so that no random number is drawn; ``loader``: batches come from a forked process;
+``threads``: another thread computes all the time.
 
 It prints its process and its weights at its end, so that a disturbed run can be compared with an undisturbed one.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -36,8 +41,9 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.set_num_threads(1)  # equal sums, whatever a node has
 torch.manual_seed(0)
+drops = torch.nn.Dropout(0.0 if "drawless" in MODE else 0.2)
 net = torch.nn.Sequential(
-    torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4)
+    torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), drops, torch.nn.Linear(32, 4)
 )
 torch.manual_seed(rank)
 
@@ -60,28 +66,44 @@ class Halves(torch.optim.AdamW):
 
 
 parameters = list(net.parameters())
+if "compiled" in MODE:
+    net.compile(backend="aot_eager")  # the backend that needs no C++ compiler
 optimizer = Halves([{"params": parameters[:3]}, {"params": parameters[3:]}], lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=7, enabled="scaled" in MODE)
 job = ft.join()
 ddp: torch.nn.Module = net
 rounds = 0
 tries: dict[int, int] = {}
 
 
-class Numbers:
+class Batches(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
     """Batches that follow from their number."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        for number in itertools.count(self.first):
+            source = torch.Generator().manual_seed(1000 * rank + number)
+            batch = torch.randn(2, 8, 16, generator=source)
+            yield batch * float("nan") if number in BATCHES["poisoned"] else batch
+
+
+class Numbers:
+    """Batches in order, with a position."""
 
     def __init__(self) -> None:
         self.given = 0
 
     def __iter__(self):  # type: ignore[no-untyped-def]
-        while True:
+        batches = Batches(self.given + 1)
+        loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=1, multiprocessing_context="fork")
+        for batch in loader if "loader" in MODE else batches:
             self.given += 1
             if self.given in BATCHES["lacks"]:
                 continue
             at("data", self.given)
-            source = torch.Generator().manual_seed(1000 * rank + self.given)
-            batch = torch.randn(2, 8, 16, generator=source)
-            yield batch * float("nan") if self.given in BATCHES["poisoned"] else batch
+            yield batch
 
     def state_dict(self) -> dict[str, int]:
         return {"given": self.given}
@@ -134,32 +156,55 @@ def build() -> None:
     rounds += 1
     at("round", rounds)
     ddp = torch.nn.parallel.DistributedDataParallel(net)
+    if "compiled" in MODE:
+        ddp = torch.compile(ddp, backend="aot_eager")  # type: ignore[assignment]
 
 
-job.register(net=net, optimizer=optimizer, data=Numbers())
+def compute() -> None:
+    """Keep torch busy beside the training."""
+    while True:
+        torch.ones(64, 64) @ torch.ones(64, 64)
+        time.sleep(0.001)
+
+
+if "threads" in MODE:
+    threading.Thread(target=compute, daemon=True).start()
+job.register(net=net, optimizer=optimizer, data=Numbers(), **({"scaler": scaler} if "scaled" in MODE else {}))
 if "built" in MODE:
     job.on_round(build)
 else:
     build()
 
 
+def forward(batch: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16, enabled="scaled" in MODE):
+        return ddp(batch).square().mean()  # type: ignore[no-any-return]
+
+
 def train(step: ft.TrainingStep) -> None:
     batch = step.batch
     at("forward", step.number)
     optimizer.zero_grad()
-    loss = ddp(batch[0]).square().mean() + ddp(batch[1]).square().mean()
+    if "accumulates" in MODE:
+        with ddp.no_sync():  # type: ignore[operator]
+            scaler.scale(forward(batch[0])).backward()
+        loss = forward(batch[1])
+    else:
+        loss = forward(batch[0]) + forward(batch[1])
     at("backward", step.number)
     try:
-        loss.backward()
+        scaler.scale(loss).backward()
     except Exception as error:
         if "handles" not in MODE:
             raise
         print(f"handled: {error}", flush=True)
+    scaler.unscale_(optimizer)
     norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 10.0)
     step.report(loss=loss.item(), grad_norm=norm.item() * scale(step.number))
     at("optimizer", step.number)
     optimizer.number = step.number
-    optimizer.step()
+    scaler.step(optimizer)
+    scaler.update()
     if step.number % 5 == 0:
         at("evaluation", step.number)
         with torch.no_grad():
@@ -180,6 +225,7 @@ for step in job.steps(until=UNTIL, persist_every=5 if "persists" in MODE else "a
         (HERE / f"new.{rank}").write_text(str(step.number))
         (HERE / f"new.{rank}").replace(HERE / f"step.{rank}")
         time.sleep(0.03)  # an agent on a busy machine sees the start of a round before its next fault
+    at("saved", step.number)
 
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in net.parameters())).hexdigest()[:16]
 print(f"rank {rank} of process {os.getpid()} ends with {digest}", flush=True)

@@ -1,6 +1,7 @@
 """What an agent reports of its keeper and of the storage, and when."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ from stored_checkpoints import write_shards
 from ftcore.checkpoint.manifest import commit
 from ftcore.checkpoint.storage import Storage
 from ftcore.commands import ParkWorkers, SaveCheckpoint
+from ftcore.errors import Refused
 from ftcore.events.checkpoint import CheckpointCommitted, CheckpointFound, MemoryHeld, ShardPersisted
 from ftcore.ids import Round
 from ftcore.ports import Performed
@@ -23,18 +25,27 @@ WRITTEN = {**SHARD, "file": "shard-0", "bytes": 1, "seconds": 0.1}
 
 
 class Keeper:
-    """A keeper that holds one shard."""
+    """A keeper that holds shards, by default one.
+
+    Args:
+        held: the shards.
+        staged: what its living workers answer to an order to stage.
+    """
 
     alive: ClassVar = True
 
-    def __init__(self) -> None:
+    def __init__(self, held: Sequence[dict[str, Any]] = (SHARD,), staged: Sequence[dict[str, Any]] = ()) -> None:
         self.log = "log"
+        self._held, self._staged = list(held), list(staged)
 
     def configure(self, log: str) -> None:
         self.log = log
 
     async def held(self) -> list[dict[str, Any]]:
-        return [SHARD]
+        return self._held
+
+    async def stage(self, round_: int) -> list[dict[str, Any]]:
+        return self._staged
 
 
 class Workers:
@@ -83,6 +94,43 @@ def test_parked_workers_report_what_they_hold() -> None:
         done = await performers[ParkWorkers].perform(ParkWorkers(round=Round(1), grace_s=1.0), "park.1")
         assert done.step == 9 and [type(fact) for fact in facts] == [MemoryHeld]
         assert ParkWorkers not in checkpoints.performers({})
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("held", "staged", "step"),
+    [
+        ([SHARD], [], 9),
+        ([SHARD], [{"rank": 1, "error": "too large"}], 9),
+        ([{**SHARD, "round": 0}], [{"rank": 0, "error": "no step boundary was reached"}], None),
+        ([{**SHARD, "copy": True}], [], None),
+        ([], [], None),
+    ],
+)
+def test_a_node_that_holds_nothing_of_the_round_leaves_it_to_the_master(
+    held: list[dict[str, Any]], staged: list[dict[str, Any]], step: int | None
+) -> None:
+    """Others may hold enough, also of an earlier round; what this node holds is reported before the answer."""
+
+    async def scenario() -> None:
+        facts: list[Any] = []
+        checkpoints = NodeCheckpoints(Keeper([{"copy": False, **each} for each in held], staged))  # type: ignore[arg-type]
+        checkpoints.attach(facts.append, lambda: ("node", "life"))
+        done = await checkpoints.performers({})[SaveCheckpoint].perform(SaveCheckpoint(round=Round(1)), "save.1")
+        assert done.step == step and [type(fact) for fact in facts] == [MemoryHeld]
+
+    asyncio.run(scenario())
+
+
+def test_a_node_whose_only_state_could_not_be_staged_says_why() -> None:
+    """The reason is the plan's."""
+
+    async def scenario() -> None:
+        keeper = Keeper([], [{"rank": 0, "error": "too large"}])
+        checkpoints = NodeCheckpoints(keeper)  # type: ignore[arg-type]
+        with pytest.raises(Refused, match="rank 0: too large"):
+            await checkpoints.performers({})[SaveCheckpoint].perform(SaveCheckpoint(round=Round(1)), "save.1")
 
     asyncio.run(scenario())
 

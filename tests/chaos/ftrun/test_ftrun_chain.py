@@ -1,0 +1,75 @@
+"""MindIO's chain on real processes: UCE -> ARF -> TTP and TRE -> ARF.
+
+Each remedy fails in turn, and the next one is taken; the weights are those of an undisturbed run.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Ftrun, Run, ftrun
+from in_place_runs import DAMAGED, KILLED, TWO_NODES, ends, pids, start, undisturbed_weights
+
+CHAIN = """
+version: 1
+preset: mindio
+job: {replicas: all}
+options:
+  recompute_step: {global_norm_spike_threshold: 5.0}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Ftrun]:
+    with ftrun(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The weights of a run to which nothing happens. Random numbers of a rank are lost with its node: none is drawn."""
+    return undisturbed_weights(tmp_path_factory.mktemp("undisturbed"), "drawless")
+
+
+def chained(job: Ftrun, faults: dict[int, dict[str, Any]]) -> Run:
+    """Run with MindIO's chain to its end."""
+    job.drop("policy.yaml", CHAIN)
+    flags = (*TWO_NODES, "--policy", "policy.yaml", "--checkpoints", "saved")
+    run = start(job, *flags, mode=("built", "drawless"), faults=faults)
+    assert run.end() == 0
+    return run
+
+
+def taken(job: Ftrun) -> list[str]:
+    """The policies that were taken, in order."""
+    return [event.data.policy for event in job.of("policy.considered") if event.data.verdict == "take"]
+
+
+def test_memory_that_is_damaged_again_and_again_is_left_to_a_swap(job: Ftrun, undisturbed: set[str]) -> None:
+    """UCE -> ARF: the node is replaced, the other rank stays."""
+    run = chained(job, {1: {"forward 12": [DAMAGED] * 2}})
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert taken(job) == ["step_retry", "hot_swap"]
+    assert pids(job, 1)[0] == ends(run)[0][0]
+    assert {event.data.steps_lost for event in job.of("incident.resolved")} == {0}
+
+
+def test_a_death_while_a_step_is_computed_again_is_left_to_a_swap(job: Ftrun, undisturbed: set[str]) -> None:
+    """TRE -> ARF."""
+    job.drop("norm.12", "x")
+    run = chained(job, {1: {"round 2": KILLED}})
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    assert taken(job) == ["recompute_step", "hot_swap"]
+    assert pids(job, 1)[0] == ends(run)[0][0]
+
+
+def test_a_swap_that_fails_is_left_to_a_dying_checkpoint(job: Ftrun, undisturbed: set[str]) -> None:
+    """UCE -> ARF -> TTP: the live rank saves the last complete step, before all processes are started again."""
+    run = chained(job, {1: {"forward 12": [DAMAGED] * 2, "round 1": ["pass", KILLED]}})
+    assert {digest for _, digest in ends(run).values()} == undisturbed
+    order = list(dict.fromkeys(taken(job)))
+    assert order == ["step_retry", "hot_swap", "dying_checkpoint", "process_restart"]
+    assert job.of("checkpoint.committed")[0].data.step == 11
+    assert not [each for each in job.of("order.refused") if "save_checkpoint" in each.data.effect]
+    assert pids(job, 1)[0] != ends(run)[0][0]
