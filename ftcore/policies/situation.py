@@ -5,7 +5,7 @@ and not on others. Replacing a healthy node costs more than keeping a bad one un
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import dropwhile
 from typing import Annotated, Protocol
 
@@ -27,6 +27,7 @@ from ftcore.states.norms import step_of
 from ftcore.states.revisions import BY_DETAIL, DISRUPTIONS, HANDOVER, READY_FIRST, STARTED_FIRST, follows
 from ftcore.states.worker import WorkerPhase
 from ftcore.states.world import usable
+from ftcore.wording import listed
 
 _READING = re.compile(r"\(reading (.+)\)$", re.MULTILINE)
 """Matches the unreadable file in the message of a worker's error file (written by ``runtime/warm/run.py``)."""
@@ -277,6 +278,14 @@ def unfit(incident: IncidentState, job: JobState, options: Blame) -> tuple[str, 
         return ()
     machine = incident.fault.cls in options.classes or must_separate(incident, job)
     return (node,) if machine or keeps_failing(incident, job, options.node_faults, options.window) else ()
+
+
+def stays_at_fault(out: Sequence[str]) -> str:
+    """Why nodes at fault stay in the world, and what the user can do about it; the last part of a reason."""
+    return (
+        f"; {listed(out)} is at fault and stays, for too few nodes would be left without it: start ftrun on one more "
+        "node as a spare, or let the job go on with fewer (--nnodes MIN:MAX)"
+    )
 
 
 def must_separate(incident: IncidentState, job: JobState) -> bool:

@@ -28,6 +28,7 @@ or fields that earlier logs lack needs no revision.
 | 19 | a growth is offered once a new node can start its workers at once; until then the job trains |
 | 20 | an attempt for a fault of no node is charged to none; a worker's report of a memory error precedes the driver's |
 | 21 | in a round without a completed step, a dying checkpoint saves what the round began from |
+| 22 | a process is swapped on a node at fault without which the job cannot run, if no other can come |
 """
 
 from typing import TYPE_CHECKING, Final
@@ -77,7 +78,9 @@ NO_CULPRIT: Final = 20
 
 BEGUN_FROM: Final = 21
 
-NEWEST: Final = 21
+SWAP_ON_NODE: Final = 22
+
+NEWEST: Final = 22
 """The revision of masters of this ftcore."""
 
 

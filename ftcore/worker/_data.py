@@ -7,6 +7,7 @@ from typing import Any
 from ftcore.shm.boundary import SKIPS
 from ftcore.worker import _environment
 from ftcore.worker._progress import progress
+from ftcore.worker._rng import get_rng_states, set_rng_states
 
 
 class RegisteredData:
@@ -35,7 +36,7 @@ class RegisteredData:
         if self.source is None:
             raise AttributeError("step.batch needs register(data=...)")
         if self._batches is None:
-            self._batches = iter(self.source)
+            self._batches = self._begin_after(step)
             words = progress().boundary_words
             if self.positioned is not None and words is not None:
                 words.can(SKIPS)
@@ -53,18 +54,37 @@ class RegisteredData:
             except StopIteration:
                 raise EOFError("the registered data has no batch left for this rank") from None
 
+    def _begin_after(self, step: int) -> Iterator[Any]:
+        """Begin to read, here not for the first time if there was a step.
+
+        A ``DataLoader`` draws a seed when it begins. A training that goes on has the random numbers of an undisturbed
+        one, which drew it before its first step.
+        """
+        if not step:
+            return iter(self.source)
+        states = get_rng_states()
+        try:
+            return iter(self.source)
+        finally:
+            set_rng_states(states)
+
     def skips(self) -> dict[int, int]:
         """The batches that this round leaves out, by the step after which they are."""
         return _environment.skips() if self.source is not None else {}
 
-    def skip(self, batches: int) -> None:
-        """Leave out batches."""
+    def skip(self, batches: int, step: int) -> None:
+        """Leave out batches.
+
+        Args:
+            batches: how many.
+            step: the number of the last completed step.
+        """
         skip = getattr(self.source, "skip_batches", None)
         if callable(skip):
             skip(batches)
         else:
             for _ in range(batches):
-                self.next_batch(0)
+                self.next_batch(step)
 
     def continue_after(self, step: int) -> None:
         """The training goes on after a step."""

@@ -333,7 +333,7 @@ class TrainingJob:
 
     def _skip(self, step: int, batches: int) -> None:
         """Leave out batches that follow a step; the state of that step was saved before, so a restart does it again."""
-        self._data.skip(batches)
+        self._data.skip(batches, step)
         if self._keeper is not None:
             self._keeper.skipped({"step": step, "batches": batches, "local_ranks": _environment.local_ranks()})
 

@@ -27,11 +27,13 @@ from ftcore.policies.situation import (
     largest_world,
     lost_nodes,
     members,
+    stays_at_fault,
     unfit,
 )
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.norms import NORM
+from ftcore.states.revisions import SWAP_ON_NODE, follows
 from ftcore.wording import format_duration, listed
 
 
@@ -62,7 +64,8 @@ class HotSwap:
     conditions: ClassVar[tuple[str, ...]] = (
         "takes a process that ended, a lost node, a node with a fault of `classes`, or a hang of known ranks or nodes",
         "passes if more than `max_nodes` nodes failed at once: their replicas may be lost as well",
-        "passes a missing node if there is no standby node and the platform cannot launch one",
+        "passes a missing node if there is no standby node and the platform cannot launch one; a node at fault without "
+        "which the job cannot run stays, and its process is started again there",
         "passes a repeated fault of the script: a new process would fail in the same way",
         "passes a numeric fault, except a step that was stopped before it changed the state (`norm`)",
         "passes a hang without a known rank or node: nothing says which process to start again",
@@ -75,7 +78,9 @@ class HotSwap:
 
     def considers(self, incident: IncidentState, job: JobState, options: HotSwapOptions) -> Verdict:
         """Take a fault during which the other ranks can wait."""
-        lost, out = lost_nodes(incident, job), unfit(incident, job, options)
+        lost, out, remark = lost_nodes(incident, job), unfit(incident, job, options), ""
+        if out and _cannot_do_without(out, job):
+            out, remark = (), stays_at_fault(out)
         missing = (*lost, *out)
         why = (
             _no_remedy(incident, job)
@@ -94,7 +99,7 @@ class HotSwap:
         return Take(
             plan=PlanKind.RESTART,
             reason=f"the live ranks wait for a new process {where}; "
-            f"{attempt} of {options.max_swaps} in {format_duration(options.window)}",
+            f"{attempt} of {options.max_swaps} in {format_duration(options.window)}{remark}",
             grace_s=options.grace,
             deadline_s=options.deadline,
             attempt=attempt,
@@ -106,6 +111,11 @@ class HotSwap:
                 patience_s=options.patience,
             ),
         )
+
+
+def _cannot_do_without(out: tuple[str, ...], job: JobState) -> bool:
+    """Whether nodes at fault stay, whatever policy decides: no others come, and no world can be formed without them."""
+    return follows(job, SWAP_ON_NODE) and not job.can(Ability.REPLACE) and not largest_world(job, out)
 
 
 def _no_remedy(incident: IncidentState, job: JobState) -> str:

@@ -28,6 +28,7 @@ from ftcore.policies.situation import (
     members,
     root_report,
     script_declares,
+    stays_at_fault,
     unfit,
     unreadable,
     unreadable_file,
@@ -184,7 +185,7 @@ def _better_entry(incident: IncidentState, job: JobState, options: ProcessRestar
     if out and largest_world(job, out) >= enough:
         return f"{listed(out)} is at fault; {shrink.policy} below leaves it out", ""
     if out:
-        return "", remark + _stays(out)
+        return "", remark + stays_at_fault(out)
     lost = lost_nodes(incident, job)
     no_replacement = not options.patience and not job.can(Ability.REPLACE)
     if lost and no_replacement and enough <= largest_world(job) < members(job) and not _is_spent(job, shrink):
@@ -194,14 +195,6 @@ def _better_entry(incident: IncidentState, job: JobState, options: ProcessRestar
 
 def _is_spent(job: JobState, shrink: ChainEntry) -> bool:
     return attempts(job, shrink.policy, options_of(shrink).window) >= limit(shrink)
-
-
-def _stays(out: tuple[str, ...]) -> str:
-    """Why a node at fault stays in the world, and what the user can do about it."""
-    return (
-        f"; {listed(out)} is at fault and stays, for too few nodes would be left without it: start ftrun on one more "
-        "node as a spare, or let the job go on with fewer (--nnodes MIN:MAX)"
-    )
 
 
 def _patience_s(incident: IncidentState, job: JobState, options: ProcessRestartOptions, own: str) -> float | None:

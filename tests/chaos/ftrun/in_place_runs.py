@@ -15,7 +15,7 @@ DAMAGED = "damage(); raise ft.MemoryDamaged('a parameter')"
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 XID = "print('NVRM: Xid (PCI:0000:38:00): 94, pid=1, name=python', flush=True); time.sleep(0.5); "
 CUT = "from ftcore.worker import _connections; _connections.shut_down()"
-GIL_HELD = "import ctypes; ctypes.PyDLL(None).sleep(60)"
+GIL_HELD = "import ctypes; lock = c.PyDLL(None).pthread_mutex_lock; at = (ctypes.c_char * 64)(); lock(at); lock(at)"
 STOPPED = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 

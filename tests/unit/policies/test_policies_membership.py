@@ -7,6 +7,7 @@ from policy_cases import ago, ask, incident, running
 
 from ftcore.events.node import NodeQuarantined
 from ftcore.policies.base import Pass, PlanKind, Take
+from ftcore.states.revisions import SWAP_ON_NODE
 
 # --- grow ------------------------------------------------------------------------------------------------------------
 
@@ -162,6 +163,23 @@ def test_a_missing_node_without_another_for_its_place_is_no_swap():
     driver.lose("node1")
     verdict = ask("hot_swap", incident(driver.state, "node-lost"), driver.state)
     assert verdict == Pass(reason="no replacement for node1: no standby node, and the platform cannot launch one")
+
+
+@pytest.mark.parametrize(("least", "swaps"), [(3, True), (1, False)])
+def test_a_process_is_swapped_on_a_node_that_keeps_failing_if_the_job_needs_it(least, swaps):
+    """All other processes would be started again with it. A job that can go on without the node does."""
+    job = running(least=least, abilities=ARF).state
+    about = incident(job, "signal-preemption", ended=True)
+    job.evidence.node_faults["node1"] = [job.time] * 3
+    verdict = ask("hot_swap", about, job)
+    if swaps:
+        assert isinstance(verdict, Take)
+        assert verdict.terms.exclude == verdict.terms.quarantine == ()
+        assert "node1 is at fault and stays" in verdict.reason
+    else:
+        assert isinstance(verdict, Pass) and verdict.reason.startswith("no replacement for node1")
+    job.master = attrs.evolve(job.master, decides=SWAP_ON_NODE - 1)
+    assert isinstance(ask("hot_swap", about, job), Pass)
 
 
 def test_two_nodes_at_once_may_have_held_both_replicas():

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable
 
 import numpy
+import pytest
 import torch
 
 from ftcore import worker
 from ftcore.checkpoint import values
+from ftcore.worker._data import RegisteredData
 from ftcore.worker.state import rng
 
 
@@ -27,6 +29,16 @@ def test_the_same_numbers_are_drawn_again() -> None:
     assert first != second
     worker.set_rng_states(saved)
     assert (drawn(), drawn()) == (first, second)
+
+
+@pytest.mark.parametrize(("step", "draws"), [(0, True), (7, False)])
+def test_data_that_is_read_on_draws_no_number(step: int, draws: bool) -> None:
+    """A data loader draws a seed when it begins: once in an undisturbed training, so not again in one that goes on."""
+    data = RegisteredData()
+    data.source = torch.utils.data.DataLoader(torch.arange(8.0))  # type: ignore[arg-type]
+    before = torch.get_rng_state()
+    assert float(data.next_batch(step)) == 0.0
+    assert (not torch.equal(torch.get_rng_state(), before)) == draws
 
 
 def test_numpy_is_not_imported_for_it() -> None:

@@ -98,7 +98,10 @@ class Numbers:
     def __iter__(self):  # type: ignore[no-untyped-def]
         batches = Batches(self.given + 1)
         loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=1, multiprocessing_context="fork")
-        for batch in loader if "loader" in MODE else batches:
+        return self._counted(iter(loader if "loader" in MODE else batches))
+
+    def _counted(self, batches):  # type: ignore[no-untyped-def]
+        for batch in batches:
             self.given += 1
             if self.given in BATCHES["lacks"]:
                 continue
