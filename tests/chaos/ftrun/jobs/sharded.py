@@ -54,8 +54,8 @@ def at(place: str, number: int) -> None:
     codes = found.get(f"{place} {number}")
     if codes:
         code = codes.pop(0)
-        file.with_suffix(".new").write_text(json.dumps(found))
-        file.with_suffix(".new").replace(file)
+        (HERE / f"new.{file.name}").write_text(json.dumps(found))
+        (HERE / f"new.{file.name}").replace(file)
         exec(code, {"os": os, "signal": signal, "time": time, "dist": dist, "ft": ft, "damage": damage})
 
 
