@@ -6,15 +6,17 @@ What may legitimately stop training is recorded, see ``Conditions.harms``.
 import functools
 import random
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from ftcore.faults.scan import Hit
+from ftcore.runtime.master.service import Service
 from ftcore.sim.evidence import KINDS
 from ftcore.sim.protocol.clock import ns
 from ftcore.sim.protocol.environment import Environment
 from ftcore.sim.protocol.hosts import Process
 from ftcore.sim.protocol.master import MasterProcess
 from ftcore.sim.protocol.node import Node
-from ftcore.sim.protocol.options import MAINTENANCE, SPIKE
+from ftcore.sim.protocol.options import AGENT_TASK, MAINTENANCE, MASTER_TASK, SPIKE
 from ftcore.sim.protocol.people import People
 from ftcore.sim.protocol.platform import PlatformWorld
 from ftcore.sim.protocol.standing import hang, pause
@@ -24,6 +26,9 @@ from ftcore.sim.trace import TraceFault
 
 PAUSE_S = 5.0
 """Mean seconds between two healthy standstills, if enabled."""
+
+READER: Final = Service._read.__qualname__
+"""The master's task that reads what a node sends. While it stalls, the node is as silent as behind a cut link."""
 
 
 class FaultInjector:
@@ -50,6 +55,8 @@ class FaultInjector:
             "master_kill": lambda: self._on_master(self._kill),
             "master_freeze": lambda: self._on_master(self._freeze, 15.0),
             "master_dies_between": lambda: self._on_master(self._between, 15.0),
+            MASTER_TASK: lambda: self._on_master(self._stall_task, 15.0),
+            AGENT_TASK: lambda: self._on_node(self._stall_task, 10.0),
             "store_full": self._store_full,
             "archive_away": self._archive_away,
             "socket_removed": self._socket_removed,
@@ -147,6 +154,16 @@ class FaultInjector:
         duration = self._duration(longest_s)
         process.loop.after_callbacks(count, (lambda: process.freeze(duration)) if frozen else process.kill)
         return f"{process.name} {'freezes' if frozen else 'is killed'} after {count} callbacks"
+
+    def _stall_task(self, process: Process, longest_s: float) -> str:
+        """Let one of its tasks make no step for some time, while the others run on."""
+        tasks = process.loop.tasks()
+        if not tasks:
+            return ""
+        task = self.chance.choice(tasks)
+        process.loop.stall(task, self._duration(longest_s))
+        stalled = f"{process.name}: {getattr(task.get_coro(), '__qualname__', '')}"
+        return self.harm(stalled) if stalled.endswith(READER) else stalled
 
     def _store_full(self) -> str:
         store = self.sim.store

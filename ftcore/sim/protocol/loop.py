@@ -82,6 +82,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._context = Context()
         self._tasks: list[asyncio.Task[Any]] = []
         self._fuse: tuple[int, Callable[[], object]] | None = None
+        self._stalled: asyncio.Task[Any] | None = None
+        self._late: list[_Callback] = []
         self.create_future = partial(Future, loop=self)  # type: ignore[method-assign]
 
     # -- state of the process
@@ -104,6 +106,24 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def after_callbacks(self, count: int, work: Callable[[], object]) -> None:
         """Execute ``work`` after ``count`` further callbacks."""
         self._fuse = (count, work)
+
+    def tasks(self) -> "list[asyncio.Task[Any]]":
+        """The tasks that have not ended, in the order in which they began."""
+        return [task for task in self._tasks if not task.done()]
+
+    def stall(self, task: "asyncio.Task[Any]", duration_ns: int) -> None:
+        """Let one task make no step for some time, while the others run on; one that is stalled already goes on."""
+        self._resume()
+        self._stalled = task
+        self._clock.after(duration_ns, partial(self._resume, task))
+
+    def _resume(self, task: "asyncio.Task[Any] | None" = None) -> None:
+        if task is None or task is self._stalled:
+            self._stalled = None
+            if not self._killed:
+                self._ready.extend(self._late)
+                self._turn_soon()
+            self._late.clear()
 
     def dispose(self) -> None:
         """Close the tasks of a killed process; only after the end of the simulation."""
@@ -138,6 +158,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 handle = ready.popleft()
                 callback = handle.callback
                 if callback is None:
+                    continue
+                if self._stalled is not None and getattr(callback, "__self__", None) is self._stalled:
+                    self._late.append(handle)
                     continue
                 try:
                     handle.context.run(callback, *handle.args)

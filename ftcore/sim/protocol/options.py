@@ -69,6 +69,9 @@ DEPARTURE: Final = "departure"
 MAINTENANCE: Final = "maintenance"
 """The platform announces maintenance of a node, and its end; chains of jobs with this fault pause the training."""
 
+MASTER_TASK, AGENT_TASK = "master_task_stall", "agent_task_stall"
+"""One task of a process makes no step for some time, while its others run on."""
+
 ADVICE: Final = "advice"
 """An external policy that always passes."""
 
@@ -183,7 +186,7 @@ class SimOptions:
     @property
     def harmless(self) -> bool:
         """Whether only faults of ftcore are enabled: then healthy training must never stop."""
-        return set(self.faults) <= {*OWN_FAULTS, *KEEPER_FAULTS}
+        return set(self.faults) <= {*OWN_FAULTS, *KEEPER_FAULTS, MASTER_TASK}
 
 
 def draw(seed: int, nodes: int | None = None) -> SimOptions:
@@ -230,7 +233,8 @@ def draw(seed: int, nodes: int | None = None) -> SimOptions:
         keeps_log=shape.random() < 0.5,
         token="secret" if shape.random() < 0.3 else "",
     )
-    return _with_maintenance(_with_state(_with_departures(_with_pauses(_with_spikes(_with_others(options))))))
+    options = _with_maintenance(_with_state(_with_departures(_with_pauses(_with_spikes(_with_others(options))))))
+    return _with_stalled_tasks(options)
 
 
 def _spec(chance: random.Random, shape: random.Random, nodes: int | None, switches: int) -> JobSpec:
@@ -346,6 +350,15 @@ def _with_maintenance(options: SimOptions) -> SimOptions:
         watched=options.watched or chance.choice(("names", "processes")),
         capable=True,
     )
+
+
+def _with_stalled_tasks(options: SimOptions) -> SimOptions:
+    """Let single tasks stall in some jobs."""
+    chance = random.Random(f"tasks {options.seed}")  # a separate stream, as for the shape
+    if chance.random() < 0.85:
+        return options
+    of_agents = () if options.harmless else (AGENT_TASK,)
+    return attrs.evolve(options, faults=(*options.faults, MASTER_TASK, *of_agents))
 
 
 def _with_state(options: SimOptions) -> SimOptions:
