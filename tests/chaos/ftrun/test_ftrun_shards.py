@@ -13,6 +13,19 @@ if step == {step} and not os.path.exists("died"):
     open("died", "w").close()
     os.kill(os.getpid(), 9)
 """
+SPOILT = """
+if step == {step} and not os.path.exists("spoilt"):
+    open("spoilt", "w").close()
+    report(loss=float("nan"))
+time.sleep(0.03)  # the checkpoint before it is complete
+"""
+BACK = """
+version: 1
+chain:
+- rollback_and_skip: {before: 3, skip: 0}
+- process_restart
+- stop
+"""
 HELD = """
 while step > int(open("limit").read()):
     open(".held", "w").write(str(step - 1))
@@ -67,6 +80,20 @@ def test_a_killed_worker_and_a_killed_master(tmp_path: Path) -> None:
         check(job, 198, 2)
         back = job.of("queue.returned")[0].data
         assert back.doing and back.offsets, "a shard was begun, and continues where it was"
+
+
+def test_a_rollback(tmp_path: Path) -> None:
+    """What was used after the step of the checkpoint returns, and is used again."""
+    with ftrun(tmp_path) as job:
+        job.always(0, SPOILT.format(step=19))
+        job.drop("policy.yaml", BACK)
+        flags = ["--nproc-per-node=2", f"--checkpoints={tmp_path / 'saved'}", "--policy", "policy.yaml"]
+        run = job.start(*flags, script="shards.py", preload=False, args=("198", "5", "4", "2"))
+        assert run.end() == 0, run.stderr()
+        back = job.of("job.rolled_back")[0].data
+        assert 0 < back.step <= 16
+        assert [event.data for event in job.of("queue.returned") if event.data.round == 2]
+        check(job, 198, 2)
 
 
 def test_a_lost_node(tmp_path: Path) -> None:

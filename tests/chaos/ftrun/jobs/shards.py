@@ -42,7 +42,7 @@ for step in job.steps(persist_every=5):
                 code = file.read_text()
                 if name.startswith("do"):
                     file.unlink()
-                exec(code, {"os": os, "time": time, "step": step.number})
+                exec(code, {"os": os, "time": time, "step": step.number, "report": step.report})
         optimizer.zero_grad()
         inputs = torch.zeros(1, 1) if batch is None else batch.float().reshape(-1, 1) / SAMPLES
         (model(inputs) - 1).square().mean().backward()
