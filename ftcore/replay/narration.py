@@ -44,6 +44,7 @@ from ftcore.wording import (
     name_list,
     plural,
     reason_suffix,
+    resume_text,
     sentence,
     stacks_suffix,
 )
@@ -88,7 +89,8 @@ class Narration:
 
     def _formed(self, event: Event, data: WorldFormed) -> str:
         self.formed, self._round = True, data.round
-        return f"round {data.round}: {plural(data.nodes, 'node')}, {plural(data.size, 'rank')}{batch_text(data)}"
+        size = f"{plural(data.nodes, 'node')}, {plural(data.size, 'rank')}"
+        return f"round {data.round}: {size}{resume_text(data.resume)}{batch_text(data)}"
 
     def _incident(self, event: Event, data: IncidentOpened) -> str:
         assert event.incident is not None

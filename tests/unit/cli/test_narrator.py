@@ -11,6 +11,7 @@ import pytest
 from ftcore.batch import BatchRule
 from ftcore.commands import ReleaseNode
 from ftcore.events.action import ActionOrdered
+from ftcore.events.checkpoint import HeldShard, MemoryHeld
 from ftcore.events.job import BatchSpec, JobSpec
 from ftcore.events.node import NodeQuarantined
 from ftcore.events.worker import RankState, WorkersStood
@@ -45,6 +46,18 @@ def test_a_fault_and_its_recovery():
     assert first == "round 1: 2 nodes, 2 ranks"
     assert told[0].startswith("i1: rank 1 on node1") and told[1].startswith("i1: process_restart: restart 1 of")
     assert told[2] == "round 2: 2 nodes, 2 ranks" and told[3].startswith("i1: resolved by process_restart in ")
+
+
+def test_what_a_round_resumes_from():
+    """Of a script that registered its state: memory, or the place on storage."""
+    driver = running("- process_restart\n")
+    held = HeldShard(rank=0, round=1, step=41, group=0, groups=1, ranks=2)
+    for node in ("node0", "node1"):
+        life = driver.state.membership.nodes[node].incarnation
+        driver.say(node, MemoryHeld(node=node, incarnation=life, log="", shards=(held,)))
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    assert "round 2: 2 nodes, 2 ranks, resumes from step 41 in memory" in lines(driver)
 
 
 def test_another_number_of_ranks_changes_the_batch():
