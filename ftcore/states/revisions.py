@@ -29,6 +29,7 @@ or fields that earlier logs lack needs no revision.
 | 20 | an attempt for a fault of no node is charged to none; a worker's report of a memory error precedes the driver's |
 | 21 | in a round without a completed step, a dying checkpoint saves what the round began from |
 | 22 | a process is swapped on a node at fault without which the job cannot run, if no other can come |
+| 23 | a fault that is no node's is no reason to check nodes before a restart |
 """
 
 from typing import TYPE_CHECKING, Final
@@ -80,7 +81,9 @@ BEGUN_FROM: Final = 21
 
 SWAP_ON_NODE: Final = 22
 
-NEWEST: Final = 22
+NO_NODE_AT_FAULT: Final = 23
+
+NEWEST: Final = 23
 """The revision of masters of this ftcore."""
 
 

@@ -15,7 +15,7 @@ class RegisteredData:
 
     Attributes:
         source: the registered object; None: there is none.
-        positioned: reports where the samples continue; None: nobody is told.
+        positioned: reports where the samples continue; None: nothing is reported.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,12 @@
 """Verdicts of the policies that restart after a fault: ``process_restart``, ``pod_replacement``, ``shrink``."""
 
+import attrs
 import msgspec
 import pytest
 from policy_cases import DEFAULT_ORDER, ago, ask, chain, incident, request, running
 
 from ftcore.policies.base import Pass, PlanKind, Take
+from ftcore.states.revisions import NO_NODE_AT_FAULT
 
 # --- process_restart: the cause decides the remedy -------------------------------------------------------------------
 
@@ -139,6 +141,7 @@ def test_bad_data_is_no_matter_of_restarts():
         ("suspect", "gpu-hw", "suspect"),
         ("suspect", "nccl-timeout", "suspect"),
         ("suspect", "user-code", ""),
+        ("suspect", "collateral", ""),
         ("always", "user-code", "all"),
         ("never", "gpu-hw", ""),
     ],
@@ -152,6 +155,14 @@ def test_health_is_checked_where_a_node_may_be_at_fault(check, cls, expected):
     verdict = ask("process_restart", incident(unable, cls), unable, check=check)
     assert isinstance(verdict, Take)
     assert verdict.terms.check == ""
+
+
+def test_masters_before_revision_23_checked_nodes_for_a_fault_of_no_node():
+    """Their logs verify by their rules."""
+    job = running(abilities=("check",)).state
+    job.master = attrs.evolve(job.master, decides=NO_NODE_AT_FAULT - 1)
+    verdict = ask("process_restart", incident(job, "collateral"), job, check="suspect")
+    assert isinstance(verdict, Take) and verdict.terms.check == "suspect"
 
 
 @pytest.mark.parametrize("wish", ["pause", "drain", "checkpoint"])
