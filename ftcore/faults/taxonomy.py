@@ -5,6 +5,7 @@ distinctions are a fault's ``detail``; a rule states its action where it differs
 """
 
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
@@ -81,7 +82,7 @@ class ClassFacts(msgspec.Struct, frozen=True):
     """
 
     meaning: str
-    at_fault: str
+    at_fault: Literal["process", "node", "data", "user", "none"]
     repeats: bool
     advice: str
     causes: str
