@@ -165,7 +165,8 @@ def warn_of_false_replicas(turn: Turn) -> None:
 def order_persist(turn: Turn, incident: IncidentState) -> str:
     """Order what the members staged to be written, one shard of each replica group; returns why that is impossible.
 
-    After a fault the plan does not wait for it: the memory outlives the workers. Before a node leaves, it does.
+    Without a place for checkpoints, it stays in memory. After a fault the plan does not wait for it: the memory
+    outlives the workers. Before a node leaves, it does.
     """
     state = turn.state
     world = state.rounds.world
@@ -175,9 +176,16 @@ def order_persist(turn: Turn, incident: IncidentState) -> str:
     best = best_of([each for each in states if len(each.savers) == each.first.groups], world.size)
     if best is None:
         return _why_incomplete(states)
+    if not has_storage(state):
+        return ""
     deadline_s = incident.plan_in_force().deadline_s or COMMIT_S
     persist(turn, best, deadline_s, None if incident.kind == "fault" else incident.id)
     return ""
+
+
+def has_storage(state: JobState) -> bool:
+    """Whether the job has a place for checkpoints."""
+    return state.spec is not None and bool(state.spec.checkpoints)
 
 
 def _is_of_round(state: JobState, held: HeldState, round_: int) -> bool:

@@ -4,7 +4,7 @@ Each ``advance_*`` function returns whether it decided anything. Plans that form
 """
 
 from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, SaveCheckpoint, StartWorkers, tag_of
-from ftcore.engine.checkpoints import awaits_manifest, order_persist
+from ftcore.engine.checkpoints import awaits_manifest, has_storage, order_persist
 from ftcore.engine.departure import defer
 from ftcore.engine.dispatch import at_boundary, first_order, order, order_in_place, order_resume, order_stop, supersede
 from ftcore.engine.ending import finish
@@ -19,7 +19,7 @@ from ftcore.policies.chain import consult
 from ftcore.policies.situation import all_workers_alive, registers_state, title
 from ftcore.states.model import IncidentState, JobState, TakenPlan
 from ftcore.states.phases import awaits_verdict, is_acting, is_recovering
-from ftcore.states.revisions import STARTED_FIRST, follows
+from ftcore.states.revisions import BEGUN_FROM, STARTED_FIRST, follows
 
 _PLAIN = Terms()
 
@@ -182,4 +182,4 @@ def advance_plan(turn: Turn) -> bool:
 def _must_persist(state: JobState, plan: TakenPlan) -> bool:
     """Whether the surviving ranks have only staged their state: a script that lacks ranks cannot save by itself."""
     stages = isinstance(plan.terms.command, SaveCheckpoint) and not plan.persists
-    return stages and registers_state(state) and bool(state.spec and state.spec.checkpoints)
+    return stages and registers_state(state) and (has_storage(state) or follows(state, BEGUN_FROM))

@@ -122,6 +122,16 @@ def test_without_a_place_for_checkpoints_survivors_keep_their_state_in_memory() 
     assert of(driver, WorldFormed)[-1].resume == Resume(step=5, round=1, source="memory")
 
 
+@pytest.mark.parametrize("url", ["", "/checkpoints"])
+def test_survivors_that_hold_nothing_have_saved_nothing(url: str) -> None:
+    """The plan fails, with or without a place for checkpoints, and the chain goes on."""
+    driver = dying(held={"node0": (), "node1": ()}, url=url)
+    (escalated,) = of(driver, IncidentEscalated)
+    assert escalated.reason == "no surviving rank has staged its state"
+    driver.settle()
+    assert driver.state.phase == "running"
+
+
 def test_a_world_records_who_holds_whose_copies() -> None:
     """On another switch; agents learn it with the order to start, and a new world chooses anew."""
     driver = copying(["s1", "s1", "s2", "s2"])
