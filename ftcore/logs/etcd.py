@@ -9,7 +9,7 @@ Keys, under the URL's prefix and ``/ftcore/1/<job>/``:
 | ``leader`` | the same, on the leader's lease; its ``create_revision`` is the term | each election |
 | ``log/<first seq, 16 hex digits>`` | a segment: consecutive events, digests before and after | each append |
 
-``etcd_lead`` holds elections; ``etcd_upkeep`` snapshots, truncation and compaction.
+``etcd_lead`` holds elections; ``etcd_retention`` snapshots, truncation and compaction.
 
 - An append is one transaction: *if* ``leader`` was created at revision ``term`` *and* ``head`` is unchanged since it
   was read, write the segments and the head. This comparison is the fence; no clock is involved.
@@ -63,7 +63,7 @@ from ftcore.logs.etcd_layout import (
     parse_state,
 )
 from ftcore.logs.etcd_lead import Election, EtcdLeadership, decode_candidate
-from ftcore.logs.etcd_upkeep import Upkeep
+from ftcore.logs.etcd_retention import EtcdRetention
 from ftcore.logs.rules import check_job_name, continued, encode_group, one_by_one, truncated
 from ftcore.ports import Candidate, Floor, Leader, Snapshot, Space
 from ftcore.timing import DEFAULT, Timing
@@ -95,7 +95,7 @@ class EtcdLog:
         self._cached: State | None = None
         self._leaderships: list[EtcdLeadership] = []
         self._election = Election(client, keys, timing)
-        self._upkeep = Upkeep(job, client, keys)
+        self._retention = EtcdRetention(job, client, keys)
 
     @property
     def job(self) -> JobName:
@@ -236,8 +236,8 @@ class EtcdLog:
 
     async def _check_floor(self, position: int) -> None:
         """Raise ``Truncated`` if the events after this position were truncated."""
-        if position + 1 < await self._upkeep.first_seq():
-            raise truncated(self._job, position, await self._upkeep.floor())
+        if position + 1 < await self._retention.first_seq():
+            raise truncated(self._job, position, await self._retention.floor())
 
     async def _pages(self, first: int, last: int, revision: int) -> AsyncGenerator[KeyValue, None]:
         """The segments with the events ``first`` to ``last``."""
@@ -301,7 +301,7 @@ class EtcdLog:
 
     async def floor(self) -> Floor:
         """See ``ports.EventLog.floor``."""
-        return await self._upkeep.floor()
+        return await self._retention.floor()
 
     async def digest_at(self, seq: Seq) -> str:
         """See ``ports.EventLog.digest_at``."""
@@ -310,7 +310,7 @@ class EtcdLog:
             return state.head.dig
         if seq == 0 or seq > state.last:
             return GENESIS.hex() if seq == 0 else ""
-        floor = await self._upkeep.floor()
+        floor = await self._retention.floor()
         if seq <= floor.seq:
             return floor.digest if seq == floor.seq else ""
         key = await self._segment_of(seq, state.now)
@@ -323,28 +323,28 @@ class EtcdLog:
         if term < 1 or state.term != term:
             raise Fenced(f"job {self._job}: truncation of term {term} refused: the current term is {state.term}")
         until = Seq(min(until, state.last - 1))
-        first = await self._upkeep.first_seq()
+        first = await self._retention.first_seq()
         if until >= first:
             boundary = await self._segment_of(until + 1, state.now)
             if boundary > self._keys.segment(first):
-                await self._upkeep.truncate(boundary, term, archive)
-        return await self._upkeep.floor()
+                await self._retention.truncate(boundary, term, archive)
+        return await self._retention.floor()
 
     async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
         """See ``ports.EventLog.save_snapshot``."""
-        await self._upkeep.save_snapshot(snapshot, term)
+        await self._retention.save_snapshot(snapshot, term)
 
     async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
         """See ``ports.EventLog.snapshot``."""
-        return await self._upkeep.snapshot(until)
+        return await self._retention.snapshot(until)
 
     async def reclaim(self) -> None:
         """See ``ports.EventLog.reclaim``: compacts the whole cluster."""
-        await self._upkeep.reclaim((await self._read_state()).now)
+        await self._retention.reclaim((await self._read_state()).now)
 
     async def space(self) -> Space | None:
         """See ``ports.EventLog.space``."""
-        return await self._upkeep.space()
+        return await self._retention.space()
 
     async def leader(self) -> Leader | None:
         """See ``ports.EventLog.leader``."""

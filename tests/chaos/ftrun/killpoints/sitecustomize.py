@@ -35,7 +35,7 @@ def _reached(point: Path, when: str, names: set[str]) -> None:
 
 def _arm(point: Path) -> None:
     from ftcore.logs.etcd import EtcdLog
-    from ftcore.logs.etcd_upkeep import Upkeep
+    from ftcore.logs.etcd_retention import EtcdRetention
     from ftcore.logs.outfile import OutFile
     from ftcore.logs.pieces import FileArchive
     from ftcore.logs.sqlite import SqliteLog
@@ -44,7 +44,7 @@ def _arm(point: Path) -> None:
         _wrap_async(point, backend, "append", None)
         _wrap_async(point, backend, "save_snapshot", "save_snapshot")
         _wrap_async(point, backend, "truncate", "truncate")
-    _wrap_async(point, Upkeep, "_fenced", "record_snapshot")
+    _wrap_async(point, EtcdRetention, "_fenced", "record_snapshot")
     _wrap(point, FileArchive, "add", "add_piece")
     _wrap(point, OutFile, "finish", "name_piece")
 

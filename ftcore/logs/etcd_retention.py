@@ -66,7 +66,7 @@ class Moved(msgspec.Struct, frozen=True):
     archive: str
 
 
-class Upkeep:
+class EtcdRetention:
     """Maintenance part of ``EtcdLog``.
 
     Args:

@@ -177,7 +177,7 @@ def test_appends_and_truncations_do_not_disturb_each_other(conform):
 
     async def scenario(place: Harness) -> None:
         log, term = await filled(place, 10)
-        upkeep, reader = await place.open(), await place.open()
+        retention, reader = await place.open(), await place.open()
         seen: list[int] = []
 
         async def follow() -> None:
@@ -192,9 +192,9 @@ def test_appends_and_truncations_do_not_disturb_each_other(conform):
             while not seen or seen[-1] < first - 20:
                 await asyncio.sleep(0.001)
             appended = log.append(notes(first, first + 19, term), term=term, expected_seq=Seq(first - 1))
-            shortened = upkeep.truncate(Seq(first - 21), term=term, archive="")
-            snapped = upkeep.save_snapshot(Snapshot(seq=Seq(first), body=b"x" * 1000), term=term)
-            await asyncio.gather(appended, shortened, snapped, upkeep.reclaim(), upkeep.space())
+            shortened = retention.truncate(Seq(first - 21), term=term, archive="")
+            snapped = retention.save_snapshot(Snapshot(seq=Seq(first), body=b"x" * 1000), term=term)
+            await asyncio.gather(appended, shortened, snapped, retention.reclaim(), retention.space())
         await following
         assert seen == list(range(1, 611))
 

@@ -8,9 +8,9 @@ import pytest
 from ftcore.errors import StoreError
 from ftcore.etcd3 import Status
 from ftcore.ids import JobName
-from ftcore.logs import etcd_upkeep
+from ftcore.logs import etcd_retention
 from ftcore.logs.etcd_layout import Keys
-from ftcore.logs.etcd_upkeep import COMPACT_REVISIONS, LAG_S, Upkeep
+from ftcore.logs.etcd_retention import COMPACT_REVISIONS, LAG_S, EtcdRetention
 
 
 class Cluster:
@@ -32,29 +32,29 @@ class Cluster:
         self.compacted.append(revision)
 
 
-def looked(cluster: Cluster, revisions: list[int], monkeypatch: pytest.MonkeyPatch) -> Upkeep:
-    """Upkeep that saw these revisions, one every ten seconds."""
-    upkeep = Upkeep(JobName("j"), cluster, Keys(b"/j/"))  # type: ignore[arg-type]
+def looked(cluster: Cluster, revisions: list[int], monkeypatch: pytest.MonkeyPatch) -> EtcdRetention:
+    """The retention that saw these revisions, one every ten seconds."""
+    retention = EtcdRetention(JobName("j"), cluster, Keys(b"/j/"))  # type: ignore[arg-type]
     now = 0.0
 
     async def look() -> None:
         nonlocal now
         for revision in revisions:
             now += 10.0
-            await upkeep.reclaim(revision)
+            await retention.reclaim(revision)
 
     clock: Any = type("Clock", (), {"monotonic": staticmethod(lambda: now)})
-    monkeypatch.setattr(etcd_upkeep, "time", clock)
+    monkeypatch.setattr(etcd_retention, "time", clock)
     asyncio.run(look())
-    return upkeep
+    return retention
 
 
 def test_few_revisions_of_an_idle_log_are_kept(monkeypatch):
     """Only revisions younger than the lag, and one older, are kept."""
     cluster = Cluster()
-    upkeep = looked(cluster, [7] * 2000, monkeypatch)
+    retention = looked(cluster, [7] * 2000, monkeypatch)
     assert cluster.compacted == []
-    assert len(upkeep._revisions) <= LAG_S / 10 + 2
+    assert len(retention._revisions) <= LAG_S / 10 + 2
 
 
 def test_old_revisions_are_compacted(monkeypatch):
@@ -66,5 +66,5 @@ def test_old_revisions_are_compacted(monkeypatch):
 
 def test_a_refused_compaction_is_not_retried(monkeypatch):
     """A refused compaction is logged once and not retried."""
-    upkeep = looked(Cluster(refuses=True), [COMPACT_REVISIONS * n for n in range(2000)], monkeypatch)
-    assert len(upkeep._revisions) <= LAG_S / 10 + 2
+    retention = looked(Cluster(refuses=True), [COMPACT_REVISIONS * n for n in range(2000)], monkeypatch)
+    assert len(retention._revisions) <= LAG_S / 10 + 2
