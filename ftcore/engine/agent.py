@@ -124,7 +124,7 @@ class AgentCore(WorkerControl):
         """
         return [Tell(NodeLeft(node=self.node, incarnation=self.incarnation, reason=reason, lost=lost))]
 
-    def told_to_leave(self, reason: str, exit_code: int, *, lost: bool = False) -> Actions:
+    def leave_ordered(self, reason: str, exit_code: int, *, lost: bool = False) -> Actions:
         """Leave the job, which may continue without this node.
 
         Args:
@@ -134,7 +134,7 @@ class AgentCore(WorkerControl):
         """
         if self.left:
             return []
-        self._step("told.to.leave")
+        self._step("leave.ordered")
         return [Leave(exit_code=exit_code, outcome="lost" if lost else "left", reason=reason)]
 
     def warned(self, reason: str, within_s: float) -> Actions:
@@ -226,7 +226,7 @@ class AgentCore(WorkerControl):
         if self.left or self.phase is AgentPhase.FENCED:
             return []
         if release is not None:
-            self._step("told.to.leave")
+            self._step("leave.ordered")
             self.unheard = True
             return [Leave(exit_code=release.exit_code, outcome=release.outcome, reason=release.reason)]
         self._step("refused")
@@ -291,7 +291,7 @@ class AgentCore(WorkerControl):
             self._unended_since = now
         if now - self._unended_since <= FINISHED_S:
             return []
-        self._step("told.to.leave")
+        self._step("leave.ordered")
         reason = f"its workers have finished with code 0, and no master has ended the job within {FINISHED_S:g} s"
         return [Leave(exit_code=0, outcome="left", reason=reason)]
 

@@ -39,7 +39,7 @@ AGENT = Machine(
         *rows("refused", (A.CONNECTING, A.FOLLOWING, A.ORPHANED), A.FENCED),
         *rows("rejoin", (A.FENCED,), A.CONNECTING),  # as a new incarnation, without workers
         *rows("released", (A.FOLLOWING,), A.LEAVING),
-        *rows("told.to.leave", (A.CONNECTING, A.FOLLOWING, A.ORPHANED, A.FENCED), A.LEAVING),
+        *rows("leave.ordered", (A.CONNECTING, A.FOLLOWING, A.ORPHANED, A.FENCED), A.LEAVING),
     ),
     ignored=(
         Ignored(
@@ -47,7 +47,7 @@ AGENT = Machine(
         ),
         Ignored("refused", (A.FENCED, A.LEAVING), "already refused, or already leaving"),
         Ignored("welcomed", (A.LEAVING,), "a new master may still acknowledge the last facts"),
-        Ignored("told.to.leave", (A.LEAVING,), "already leaving"),
+        Ignored("leave.ordered", (A.LEAVING,), "already leaving"),
         Ignored("released", (A.LEAVING,), "already leaving"),
     ),
 )

@@ -234,7 +234,7 @@ class Agent:
             lost: the launcher of the workers died.
         """
         if not self._ended.done():
-            self._do(self._core.told_to_leave(reason, exit_code, lost=lost))
+            self._do(self._core.leave_ordered(reason, exit_code, lost=lost))
         if grace_s is not None:
             self._leave_grace_s = min(self._leave_grace_s, grace_s)
             self._spawn(self._supervisor.stop(grace_s))

@@ -175,7 +175,7 @@ def test_a_preempted_node_saves_first(counting: Ftrun, source: str) -> None:
     assert run.end() == 0
 
 
-def test_all_nodes_are_told_to_leave_at_once(counting: Ftrun) -> None:
+def test_all_nodes_are_ordered_to_leave_at_once(counting: Ftrun) -> None:
     """A scheduler preempts the whole job: every rank saves after the same step before the first node goes."""
     job = counting
     runs = [job.start("--nnodes", "2", "--node-rank", str(rank), "--node-id", f"n{rank}") for rank in (0, 1)]

@@ -379,7 +379,7 @@ def test_a_released_agent_starts_nothing_more(agent):
     assert agent.obey(order(release, "release")) == [act.Leave(1, "failed", "why")]
     assert agent.obey(order(release, "release.2")) == []
     assert agent.obey(start(1)) == []
-    assert agent.told_to_leave("SIGTERM", 5) == []
+    assert agent.leave_ordered("SIGTERM", 5) == []
     assert told(agent.farewell("failed"))[0].reason == "failed"
     assert not agent.unheard
 
