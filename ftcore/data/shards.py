@@ -168,6 +168,7 @@ class ShardStream(IterableDataset):  # type: ignore[misc]
         self._over = self._is_asking = self._is_open = False
         self._reported = (0, 0, 0)
         self._asked_at = 0.0
+        self._skipped = False
 
     # -- the job
 
@@ -198,6 +199,15 @@ class ShardStream(IterableDataset):  # type: ignore[misc]
         self._step, self._told = step, True
         if self._channel is not None and not self._is_open:
             self._ask()
+
+    def skip_batches(self, count: int) -> None:
+        """Take and drop batches; ``TrainingJob.steps`` calls it after a rollback.
+
+        Args:
+            count: how many.
+        """
+        for _ in islice(self, count):
+            self._skipped = True  # the samples of the next step are more than a step takes
 
     def step_ended(self, step: int) -> None:
         """Note that a step is complete: what was taken since the last one belongs to it.
@@ -341,7 +351,7 @@ class ShardStream(IterableDataset):  # type: ignore[misc]
         reached = (self._step, self._done, self._offset)
         if reached == self._reported:
             return
-        steady = self.queue.samples and self._step == self._reported[0] + 1
+        steady = self.queue.samples and self._step == self._reported[0] + 1 and not self._skipped
         message: dict[str, Any] = {"marks": [[*reached, taken if steady else -1]]}
         if self._is_asking:
             self._receive(0.0)
@@ -349,7 +359,7 @@ class ShardStream(IterableDataset):  # type: ignore[misc]
         if not self._over and not self._is_asking and left <= max(1, min(self._ahead, self._granted) // 2):
             message["want"] = self._wanted()
         if self._send(message):
-            self._reported = reached
+            self._reported, self._skipped = reached, False
 
     def _ask(self) -> None:
         """Open the queue, or ask for more; again if nothing has come for a while."""

@@ -165,8 +165,8 @@ def warn_of_false_replicas(turn: Turn) -> None:
 def order_persist(turn: Turn, incident: IncidentState) -> str:
     """Order what the members staged to be written, one shard of each replica group; returns why that is impossible.
 
-    Without a place for checkpoints, it stays in memory. After a fault the plan does not wait for it: the memory
-    outlives the workers. Before a node leaves, it does.
+    Without storage nothing is ordered: the state stays in memory. After a fault the plan does not wait for the write:
+    the memory outlives the workers. Before a node leaves, it does.
     """
     state = turn.state
     world = state.rounds.world
@@ -189,10 +189,16 @@ def has_storage(state: JobState) -> bool:
 
 
 def _is_of_round(state: JobState, held: HeldState, round_: int) -> bool:
-    """Whether a state was saved in the newest round, or the round has begun from it and completed no step since."""
-    load = state.training.saved.load
-    begun = load is not None and (load.round, load.step, load.source) == (held.round, held.step, held.resume.source)
-    return held.round == round_ or (begun and follows(state, BEGUN_FROM))
+    """Whether a state was saved in the newest round, or the round has begun from it and completed no step since.
+
+    Not if ranks could not load it, or a rollback has left it behind.
+    """
+    saved, about = state.training.saved, (held.step, held.round)
+    load = saved.load
+    if held.round == round_ or load is None or not follows(state, BEGUN_FROM):
+        return held.round == round_
+    begun = (load.step, load.round, load.source) == (*about, held.resume.source)
+    return begun and not saved.is_abandoned(*about) and not saved.is_unusable(*about, load.source)
 
 
 def persist(turn: Turn, held: HeldState, deadline_s: float, incident: str | None) -> None:

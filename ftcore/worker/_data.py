@@ -1,6 +1,7 @@
 """The registered data of the job: its batches, and what an object of ``ftcore.data`` wants to know of the steps."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,12 +56,11 @@ class RegisteredData:
                 raise EOFError("the registered data has no batch left for this rank") from None
 
     def _begin_after(self, step: int) -> Iterator[Any]:
-        """Begin to read, here not for the first time if there was a step.
+        """Begin to read. If steps were completed before, what ``iter`` draws from the generators is undone.
 
-        A ``DataLoader`` draws a seed when it begins. A training that goes on has the random numbers of an undisturbed
-        one, which drew it before its first step.
+        A ``DataLoader`` draws a seed there. An undisturbed training drew it before its first step.
         """
-        if not step:
+        if not step or "torch" not in sys.modules:
             return iter(self.source)
         states = get_rng_states()
         try:

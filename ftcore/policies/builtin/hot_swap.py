@@ -27,6 +27,7 @@ from ftcore.policies.situation import (
     largest_world,
     lost_nodes,
     members,
+    must_separate,
     stays_at_fault,
     unfit,
 )
@@ -64,8 +65,8 @@ class HotSwap:
     conditions: ClassVar[tuple[str, ...]] = (
         "takes a process that ended, a lost node, a node with a fault of `classes`, or a hang of known ranks or nodes",
         "passes if more than `max_nodes` nodes failed at once: their replicas may be lost as well",
-        "passes a missing node if there is no standby node and the platform cannot launch one; a node at fault without "
-        "which the job cannot run stays, and its process is started again there",
+        "passes a missing node if there is no standby node and the platform cannot launch one; a node that keeps "
+        "failing and without which the job cannot run stays, and its process is started again there",
         "passes a repeated fault of the script: a new process would fail in the same way",
         "passes a numeric fault, except a step that was stopped before it changed the state (`norm`)",
         "passes a hang without a known rank or node: nothing says which process to start again",
@@ -79,14 +80,14 @@ class HotSwap:
     def considers(self, incident: IncidentState, job: JobState, options: HotSwapOptions) -> Verdict:
         """Take a fault during which the other ranks can wait."""
         lost, out, remark = lost_nodes(incident, job), unfit(incident, job, options), ""
-        if out and _cannot_do_without(out, job):
+        if out and _must_stay(incident, job, options):
             out, remark = (), stays_at_fault(out)
         missing = (*lost, *out)
         why = (
             _no_remedy(incident, job)
             or _not_swappable(incident, job, missing, options.max_nodes)
             or spent(job, self.name, options.max_swaps, options.window, "swaps")
-            or node_spent(job, self.name, culprit(incident), options.per_node, options.window)
+            or ("" if remark else node_spent(job, self.name, culprit(incident), options.per_node, options.window))
         )
         if why:
             return Pass(reason=why)
@@ -113,9 +114,14 @@ class HotSwap:
         )
 
 
-def _cannot_do_without(out: tuple[str, ...], job: JobState) -> bool:
-    """Whether nodes at fault stay, whatever policy decides: no others come, and no world can be formed without them."""
-    return follows(job, SWAP_ON_NODE) and not job.can(Ability.REPLACE) and not largest_world(job, out)
+def _must_stay(incident: IncidentState, job: JobState, options: HotSwapOptions) -> bool:
+    """Whether a node that keeps failing stays, whatever policy decides: no other can come, and the job needs it.
+
+    After a fault of its machine, a restart of all is left to decide: it has the node checked.
+    """
+    machine = incident.fault.cls in options.classes or must_separate(incident, job)
+    needed = not job.can(Ability.REPLACE) and not largest_world(job, unfit(incident, job, options))
+    return follows(job, SWAP_ON_NODE) and needed and not machine
 
 
 def _no_remedy(incident: IncidentState, job: JobState) -> str:

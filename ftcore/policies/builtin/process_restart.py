@@ -36,7 +36,7 @@ from ftcore.policies.situation import (
 from ftcore.policies.traits import Trait, declares, having, limit, options_of
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.resume import remedy_of
-from ftcore.states.revisions import NO_NODE_AT_FAULT, follows
+from ftcore.states.revisions import NO_NODE_AT_FAULT, PEER_NOT_HANG, follows
 from ftcore.wording import format_duration, listed
 
 
@@ -231,6 +231,7 @@ def _check(incident: IncidentState, job: JobState, options: ProcessRestartOption
     known = facts(incident)
     root = root_report(incident, job)
     suspicious = known.at_fault == "node" or not known.repeats or (root is not None and root.source == "health")
-    if not suspicious or known.at_fault == "user" or (known.at_fault == "none" and follows(job, NO_NODE_AT_FAULT)):
+    checked_for_none = follows(job, PEER_NOT_HANG) and not follows(job, NO_NODE_AT_FAULT)  # the name was changed
+    if not suspicious or known.at_fault == "user" or (known.at_fault == "none" and not checked_for_none):
         return ""
     return "suspect" if culprit(incident) else "all"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from ftcore.commands import CommitCheckpoint, ParkWorkers, PersistShards, SaveCheckpoint
 from ftcore.engine.orders import Slice
@@ -40,6 +41,8 @@ from ftcore.ports import Performed, Performer
 from ftcore.runtime.agent.queues import NodeQueues
 from ftcore.runtime.keeper.config import BuddyAddress, BuddyPlan
 from ftcore.runtime.keeper.search import FoundOnStorage
+
+logger = structlog.get_logger()
 
 REASON_CHARS_MAX = 300
 """Length to which reasons in facts are truncated."""
@@ -261,15 +264,17 @@ class NodeCheckpoints:
     async def _stage(self, keeper: KeeperClientPort, command: SaveCheckpoint) -> Performed:
         """Let the living workers stage; what those that have ended have staged before counts as well.
 
-        A node that holds nothing of the round may hold what it began from, or need not save: the master decides.
+        A node that holds nothing of the round does not refuse: others may hold everything, also of the state that the
+        round began from. The master decides.
         """
-        staged = await keeper.stage(command.round)
+        if not keeper.alive:
+            return Performed()  # no worker of this node has registered its state
+        if why := _reasons(await keeper.stage(command.round)):
+            logger.warning("not all workers of this node could save their state", why=why)
         held = await keeper.held()
         self._report_memory(held)
-        own = [shard for shard in held if not shard["copy"] and shard["tensors"]]
-        if not own and (why := _reasons(staged)):
-            raise Refused(why)
-        return Performed(max((shard["step"] for shard in own if shard["round"] == command.round), default=None))
+        own = (shard for shard in held if shard["round"] == command.round and shard["tensors"] and not shard["copy"])
+        return Performed(max((shard["step"] for shard in own), default=None))
 
     async def _save(self, keeper: KeeperClientPort, command: SaveCheckpoint, effect: str) -> Performed:
         if SaveCheckpoint not in self._of_workers:

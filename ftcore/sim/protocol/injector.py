@@ -22,13 +22,14 @@ from ftcore.sim.protocol.platform import PlatformWorld
 from ftcore.sim.protocol.standing import hang, pause
 from ftcore.sim.protocol.store import HOST as STORE
 from ftcore.sim.protocol.training import SIGKILL, NodeWorkers
+from ftcore.sim.protocol.transport import SimListener
 from ftcore.sim.trace import TraceFault
 
 PAUSE_S = 5.0
 """Mean seconds between two healthy standstills, if enabled."""
 
-READER: Final = Service._read.__qualname__
-"""The master's task that reads what a node sends. While it stalls, the node is as silent as behind a cut link."""
+READERS: Final = (Service._read.__qualname__, SimListener._served.__qualname__)
+"""The master's tasks that serve a node. While one stalls, the node is as silent as behind a cut link."""
 
 
 class FaultInjector:
@@ -157,13 +158,14 @@ class FaultInjector:
 
     def _stall_task(self, process: Process, longest_s: float) -> str:
         """Let one of its tasks make no step for some time, while the others run on."""
-        tasks = process.loop.tasks()
+        names = {task: getattr(task.get_coro(), "__qualname__", "") for task in process.loop.tasks()}
+        tasks = [task for task, name in names.items() if name not in READERS or not self.options.harmless]
         if not tasks:
             return ""
         task = self.chance.choice(tasks)
         process.loop.stall(task, self._duration(longest_s))
-        stalled = f"{process.name}: {getattr(task.get_coro(), '__qualname__', '')}"
-        return self.harm(stalled) if stalled.endswith(READER) else stalled
+        stalled = f"{process.name}: {names[task]}"
+        return self.harm(stalled) if names[task] in READERS else stalled
 
     def _store_full(self) -> str:
         store = self.sim.store

@@ -112,7 +112,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return [task for task in self._tasks if not task.done()]
 
     def stall(self, task: "asyncio.Task[Any]", duration_ns: int) -> None:
-        """Let one task make no step for some time, while the others run on; one that is stalled already goes on."""
+        """Let one task make no step for some time, while the others run on; a task that was stalled before resumes."""
         self._resume()
         self._stalled = task
         self._clock.after(duration_ns, partial(self._resume, task))

@@ -67,9 +67,11 @@ def test_a_death_while_a_step_is_computed_again_is_left_to_a_swap(job: Ftrun, un
     assert pids(job, 1)[0] == ends(run)[0][0]
 
 
-def test_a_swap_that_fails_is_left_to_a_dying_checkpoint(job: Ftrun, undisturbed: set[str]) -> None:
-    """UCE -> ARF -> TTP: the live rank saves the last complete step, before all processes are started again."""
-    run = chained(job, {1: {"forward 12": [DAMAGED] * 2, "round 1": ["pass", KILLED]}})
+@pytest.mark.parametrize("place", ["round 1", "begun 1"])
+def test_a_swap_that_fails_is_left_to_a_dying_checkpoint(job: Ftrun, undisturbed: set[str], place: str) -> None:
+    """UCE -> ARF -> TTP: the newcomer dies, also before its node has a keeper. The live rank saves the last complete
+    step, before all processes are started again."""
+    run = chained(job, {1: {"forward 12": [DAMAGED] * 2, place: ["pass", KILLED]}})
     assert {digest for _, digest in ends(run).values()} == undisturbed
     assert taken(job) == ["step_retry", "hot_swap", "dying_checkpoint", "process_restart"]
     assert job.of("checkpoint.committed")[0].data.step == 11

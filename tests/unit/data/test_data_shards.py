@@ -187,6 +187,21 @@ def test_marks() -> None:
     assert master.take("marks") == [[[1, 1, 3, 6]], [[2, 2, 1, 6]]]
 
 
+def test_skipped_batches_do_not_count_for_the_pace() -> None:
+    """A node that is lost after such a step would be taken for quicker than it is, and samples would be lost."""
+    master = Master()
+    stream = ShardStream(queue(), NUMBERS, 6)
+    stream.attach_queue(master)
+    stream.continue_after(0)
+    master.grant((0, 0, 7, 0))
+    batches = iter(stream)
+    stream.skip_batches(2)
+    for step in (1, 2):
+        next(batches)
+        stream.step_ended(step)
+    assert master.take("marks") == [[[1, 2, 2, -1]], [[2, 3, 0, 6]]]
+
+
 def test_a_stream_without_shards_waits_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

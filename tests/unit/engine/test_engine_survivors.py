@@ -14,6 +14,7 @@ from ftcore.events.checkpoint import (
     HeldShard,
     ReplicasFound,
     Resume,
+    StateLoaded,
 )
 from ftcore.events.incident import IncidentContinued, IncidentEscalated
 from ftcore.events.policy import AbilityDeclared, AlertRaised, DeclaredCheckpoints
@@ -89,22 +90,30 @@ def test_survivors_without_a_common_step_are_refused_with_the_reason() -> None:
     assert driver.state.phase == "running"
 
 
-@pytest.mark.parametrize("decides", [BEGUN_FROM - 1, BEGUN_FROM])
-def test_survivors_of_a_round_without_a_step_save_what_it_began_from(decides: int) -> None:
-    """A newcomer that dies before it has joined holds nothing; what the others hold is of the round before."""
+@pytest.mark.parametrize(("decides", "refused"), [(BEGUN_FROM - 1, False), (BEGUN_FROM, False), (BEGUN_FROM, True)])
+def test_survivors_of_a_round_without_a_step_save_what_it_began_from(decides: int, refused: bool) -> None:
+    """A newcomer that dies before it has joined holds nothing; what the others hold is of the round before. What ranks
+    could not load is not saved."""
     driver = job(policies=("hot_swap", "dying_checkpoint"), decides=decides)
     driver.own(AbilityDeclared(source="workers", abilities=("pause", "checkpoint", "save", "park")))
     driver.fail("node1", exitcode=-9)
     hold(driver, "node0", shard(0, 5), shard(0, 4))
     driver.settle(step=False)
-    assert of(driver, WorldFormed)[-1].resume == Resume(step=5, round=1, source="memory")
+    begun = Resume(step=5, round=1, source="memory")
+    assert of(driver, WorldFormed)[-1].resume == begun
+    if refused:
+        life = driver.state.membership.nodes["node0"].incarnation
+        loaded = StateLoaded(
+            node="node0", incarnation=life, round=2, step=4, source="memory", seconds=0.1, refused=("memory: damaged",)
+        )
+        driver.say("node0", loaded)
     driver.fail("node1", exitcode=-9)
     hold(driver, "node0", shard(0, 5), shard(0, 4))
     hold(driver, "node1")
     for node in ("node0", "node1"):
         answer(driver, SaveCheckpoint, node)
     orders = [action.command for action in open_orders(driver, PersistShards)]
-    if decides < BEGUN_FROM:
+    if decides < BEGUN_FROM or refused:
         assert not orders and of(driver, IncidentEscalated)[-1].reason == "no surviving rank has staged its state"
         return
     assert orders == [PersistShards(round=1, step=5, ranks=(0,), writers=(("node0", (0,)),))]

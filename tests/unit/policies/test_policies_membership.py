@@ -178,6 +178,11 @@ def test_a_process_is_swapped_on_a_node_that_keeps_failing_if_the_job_needs_it(l
         assert "node1 is at fault and stays" in verdict.reason
     else:
         assert isinstance(verdict, Pass) and verdict.reason.startswith("no replacement for node1")
+    machine = incident(job, "gpu-hw", ended=True)
+    assert isinstance(ask("hot_swap", machine, job), Pass), "the machine is checked before the next start"
+    job.history.attempts["hot_swap"] = [job.time] * 3
+    again = attrs.evolve(about, opened=job.time + 1)
+    assert isinstance(ask("hot_swap", again, job), Take if swaps else Pass), "no limit by node for a node that stays"
     job.master = attrs.evolve(job.master, decides=SWAP_ON_NODE - 1)
     assert isinstance(ask("hot_swap", about, job), Pass)
 

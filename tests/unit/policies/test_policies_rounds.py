@@ -6,7 +6,7 @@ import pytest
 from policy_cases import DEFAULT_ORDER, ago, ask, chain, incident, request, running
 
 from ftcore.policies.base import Pass, PlanKind, Take
-from ftcore.states.revisions import NO_NODE_AT_FAULT
+from ftcore.states.revisions import NO_NODE_AT_FAULT, PEER_NOT_HANG
 
 # --- process_restart: the cause decides the remedy -------------------------------------------------------------------
 
@@ -157,12 +157,15 @@ def test_health_is_checked_where_a_node_may_be_at_fault(check, cls, expected):
     assert verdict.terms.check == ""
 
 
-def test_masters_before_revision_23_checked_nodes_for_a_fault_of_no_node():
+@pytest.mark.parametrize(
+    ("decides", "check"), [(PEER_NOT_HANG - 1, ""), (PEER_NOT_HANG, "suspect"), (NO_NODE_AT_FAULT - 1, "suspect")]
+)
+def test_masters_of_some_revisions_checked_nodes_for_a_fault_of_no_node(decides, check):
     """Their logs verify by their rules."""
     job = running(abilities=("check",)).state
-    job.master = attrs.evolve(job.master, decides=NO_NODE_AT_FAULT - 1)
+    job.master = attrs.evolve(job.master, decides=decides)
     verdict = ask("process_restart", incident(job, "collateral"), job, check="suspect")
-    assert isinstance(verdict, Take) and verdict.terms.check == "suspect"
+    assert isinstance(verdict, Take) and verdict.terms.check == check
 
 
 @pytest.mark.parametrize("wish", ["pause", "drain", "checkpoint"])

@@ -2,8 +2,9 @@
 
 The file ``at.RANK`` has JSON: lists of code by ``PLACE STEP``, for example ``{"forward 12": ["raise ..."]}``. Each
 piece of code is run once, at that place of that step: ``data``, ``forward``, ``backward``, ``optimizer`` (before its
-step), ``inside`` (half of the parameters have been changed), ``evaluation`` or ``round`` (in the function of
-``on_round``, with the number of its call), ``saved`` (behind a step and the beginning of its save).
+step), ``inside`` (half of the parameters have been changed), ``evaluation``, ``saved`` (behind a step and the beginning
+of its save), ``round`` (in the function of ``on_round``, with the number of its call) or ``begun 1`` (before anything
+is registered).
 
 The file ``batches`` has JSON: numbers of batches that are ``poisoned`` (not a number), and that the data ``lacks``.
 
@@ -170,6 +171,7 @@ def compute() -> None:
         time.sleep(0.001)
 
 
+at("begun", 1)
 if "threads" in MODE:
     threading.Thread(target=compute, daemon=True).start()
 job.register(net=net, optimizer=optimizer, data=Numbers(), **({"scaler": scaler} if "scaled" in MODE else {}))
