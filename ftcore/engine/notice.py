@@ -106,7 +106,7 @@ def _open_request(turn: Turn, request: OperatorRequest) -> None:
 def _notice_reports(turn: Turn) -> None:
     state, incident = turn.state, turn.state.incident
     reports = [report for report in state.evidence.reports if _is_of_run(state, report)]
-    advisory = all(report.kind in ADVISORY and not stops_step(state, report.kind) for report in reports)
+    advisory = all(report.kind in ADVISORY and not stops_step(state, report.kind, report.source) for report in reports)
     kind = "warning" if advisory else "fault"
     if incident is None:
         if opens_faults(state) and (kind == "fault" or is_up(state)):

@@ -4,9 +4,17 @@ from typing import Annotated, ClassVar
 
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.options import OptionRule, Options, Text, number, says, span, takes_nothing
-from ftcore.policies.situation import a_worker_ended, abnormal_step, all_workers_alive, class_of, kind_of
+from ftcore.policies.situation import (
+    a_worker_ended,
+    abnormal_step,
+    all_workers_alive,
+    class_of,
+    kind_of,
+    root_report,
+)
 from ftcore.states.model import IncidentState, JobState
-from ftcore.states.norms import NORM
+from ftcore.states.norms import NORM, RANK
+from ftcore.states.revisions import STOPPED_BY_RANK, follows
 
 
 class StoppedStepOptions(Options):
@@ -38,6 +46,9 @@ def stopped_step(incident: IncidentState, job: JobState, options: StoppedStepOpt
     """The number of the stopped step that all ranks can compute again; else why there is none."""
     if class_of(incident) is not FaultClass.NUMERIC or kind_of(incident, job) not in options.on:
         return f"not an observation in `on`: {', '.join(options.on)}"
+    root = root_report(incident, job)
+    if follows(job, STOPPED_BY_RANK) and (root is None or root.source != RANK):
+        return "the step is complete: no rank has stopped it"
     step = abnormal_step(incident, job)
     if step is None or job.rounds.world is None:
         return "the abnormal step is not known"

@@ -190,7 +190,7 @@ def fact_of(
             node=node,
             incarnation=incarnation,
             round=round_,
-            source="worker" if kind.observed in ("uce", "collective") else "detector",
+            source="worker" if kind.observed in ("uce", "collective", "norm") else "detector",
             kind=kind.observed,
             rank=rank,
             message=kind.doc,

@@ -11,10 +11,14 @@ from typing import Final
 from ftcore.events.worker import FaultObserved
 from ftcore.ids import seconds
 from ftcore.states.model import JobState
+from ftcore.states.revisions import STOPPED_BY_RANK, follows
 from ftcore.states.training import NormState
 
 NORM: Final = "norm"
 """Kind of ``fault.observed``: the global gradient norm of a step is at or over a threshold."""
+
+RANK: Final = "worker"
+"""Source of a report of a rank that has stopped its step."""
 
 THRESHOLD: Final = "global_norm_spike_threshold"
 """The option of a policy that takes stopped steps: the threshold that ranks compare the norm with."""
@@ -45,9 +49,13 @@ def norm_threshold(state: JobState) -> float | None:
     return None
 
 
-def stops_step(state: JobState, kind: str) -> bool:
-    """Whether ranks that report this kind have stopped their step, and wait for a plan."""
-    return kind == NORM and any(
+def stops_step(state: JobState, kind: str, source: str) -> bool:
+    """Whether ranks that report this kind have stopped their step, and wait for a plan.
+
+    A detector reports steps that are complete.
+    """
+    stopped = kind == NORM and (source == RANK or not follows(state, STOPPED_BY_RANK))
+    return stopped and any(
         entry.options.get(THRESHOLD) and NORM in entry.options.get("on", ()) for entry in state.policy.chain
     )
 
@@ -71,7 +79,7 @@ def note_norm(state: JobState, data: FaultObserved) -> bool:
         Whether the step was accepted: it is abnormal again after it was computed again, and the training continues.
     """
     again, step = bool(data.values.get("again")), step_of(data.step, data.values)
-    if step is None or not (again or stops_step(state, data.kind)):
+    if step is None or not (again or stops_step(state, data.kind, data.source)):
         return again
     norms, value = state.training.norms, data.values.get(NORM)
     if value is not None and not math.isfinite(value):

@@ -30,6 +30,7 @@ or fields that earlier logs lack needs no revision.
 | 21 | a dying checkpoint before a round's first step saves what the round began from; without storage it needs some |
 | 22 | a process is swapped on a node that keeps failing, if the job cannot run without it and no other can come |
 | 23 | a fault that is no node's is no reason to check nodes before a restart |
+| 24 | a norm that a detector reports is that of a complete step: a warning, and no step is computed again for it |
 """
 
 from typing import TYPE_CHECKING, Final
@@ -83,7 +84,9 @@ SWAP_ON_NODE: Final = 22
 
 NO_NODE_AT_FAULT: Final = 23
 
-NEWEST: Final = 23
+STOPPED_BY_RANK: Final = 24
+
+NEWEST: Final = 24
 """The revision of masters of this ftcore."""
 
 

@@ -291,7 +291,7 @@ def _fault_observed(state: JobState, event: Event, data: worker.FaultObserved, c
         return
     if data.kind == NORM and note_norm(state, data):
         return  # the step was computed again, and is accepted
-    if data.kind in ADVISORY and not stops_step(state, data.kind) and not _keeps_warning(state, data.node):
+    if data.kind in ADVISORY and not stops_step(state, data.kind, data.source) and not _keeps_warning(state, data.node):
         return
     if data.kind in CURVES:
         known = state.training.curves.get(data.kind)

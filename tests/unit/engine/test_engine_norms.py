@@ -4,11 +4,14 @@ import msgspec
 import pytest
 
 from ftcore.engine.orders import slice_of
+from ftcore.events.incident import IncidentOpened
 from ftcore.events.policy import AbilityDeclared, PolicyConsidered, PolicyLoaded
+from ftcore.events.worker import FaultObserved
 from ftcore.policies.chain import default_entry
 from ftcore.policies.file.config import default_chain
 from ftcore.replay import verify
 from ftcore.states.norms import NORMS_MAX
+from ftcore.states.revisions import STOPPED_BY_RANK
 from ftcore.testing.driver import JobDriver
 
 
@@ -52,6 +55,34 @@ def test_the_next_round_accepts_the_step():
     abnormal(driver, 5)
     driver.lose("node0")
     assert driver.state.training.tolerated == [2]
+    assert verify(driver.events).ok
+
+
+@pytest.mark.parametrize(("decides", "kinds"), [(STOPPED_BY_RANK, ["warning"]), (STOPPED_BY_RANK - 1, ["fault"])])
+def test_a_norm_that_a_detector_reports_is_that_of_a_complete_step(decides: int, kinds: list[str]):
+    """No rank waits for a plan, and the state before the step is gone: the training goes on."""
+    driver = job(decides=decides)
+    node = driver.state.membership.nodes["node0"]
+    driver.say(
+        "node0",
+        FaultObserved(
+            node="node0",
+            incarnation=node.incarnation,
+            round=node.round,
+            source="detector",
+            kind="norm",
+            rank=0,
+            message="norm: 9",
+            step=driver.step,
+            absolute=True,
+            values={"norm": 9.0},
+        ),
+    )
+    driver.settle()
+    opened = [event.data.kind for event in driver.events if isinstance(event.data, IncidentOpened)]
+    assert opened == kinds
+    assert bool(taken(driver)) == (decides < STOPPED_BY_RANK)
+    assert (driver.state.training.norms == {}) == (decides >= STOPPED_BY_RANK)
     assert verify(driver.events).ok
 
 
