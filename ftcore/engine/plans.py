@@ -139,7 +139,7 @@ def advance_plan(turn: Turn) -> bool:
     plan = incident.plan_in_force()
     if not plan.effect:
         return False
-    if plan.refused:
+    if plan.refused and not (follows(state, BEGUN_FROM) and _must_persist(state, plan)):
         pausing = state.orders.open[plan.effect].waiting if plan.effect in state.orders.open else None
         if plan.effect in state.orders.open:
             turn.emit(ActionSuperseded(effect=plan.effect, reason=plan.refused), incident=incident.id)
@@ -165,7 +165,7 @@ def advance_plan(turn: Turn) -> bool:
     if _must_persist(state, plan):
         why_not = order_persist(turn, incident)
         if why_not:
-            turn.emit(IncidentEscalated(policy=policy, reason=why_not), incident=incident.id)
+            turn.emit(IncidentEscalated(policy=policy, reason=plan.refused or why_not), incident=incident.id)
         if why_not or plan.effect in state.orders.open:
             return True
     if plan.saved_step is not None and awaits_manifest(state, plan.saved_step):
@@ -180,6 +180,10 @@ def advance_plan(turn: Turn) -> bool:
 
 
 def _must_persist(state: JobState, plan: TakenPlan) -> bool:
-    """Whether the surviving ranks have only staged their state: a script that lacks ranks cannot save by itself."""
+    """Whether the surviving ranks have only staged their state: a script that lacks ranks cannot save by itself.
+
+    A node that has nothing to stage, such as one whose worker died before it registered its state, refuses: what the
+    others hold decides.
+    """
     stages = isinstance(plan.terms.command, SaveCheckpoint) and not plan.persists
     return stages and registers_state(state) and (has_storage(state) or follows(state, BEGUN_FROM))

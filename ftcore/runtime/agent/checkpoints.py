@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
-import structlog
 
 from ftcore.commands import CommitCheckpoint, ParkWorkers, PersistShards, SaveCheckpoint
 from ftcore.engine.orders import Slice
@@ -41,8 +40,6 @@ from ftcore.ports import Performed, Performer
 from ftcore.runtime.agent.queues import NodeQueues
 from ftcore.runtime.keeper.config import BuddyAddress, BuddyPlan
 from ftcore.runtime.keeper.search import FoundOnStorage
-
-logger = structlog.get_logger()
 
 REASON_CHARS_MAX = 300
 """Length to which reasons in facts are truncated."""
@@ -262,19 +259,15 @@ class NodeCheckpoints:
         return Performed()
 
     async def _stage(self, keeper: KeeperClientPort, command: SaveCheckpoint) -> Performed:
-        """Let the living workers stage; what those that have ended have staged before counts as well.
-
-        A node that holds nothing of the round does not refuse: others may hold everything, also of the state that the
-        round began from. The master decides.
-        """
-        if not keeper.alive:
-            return Performed()  # no worker of this node has registered its state
-        if why := _reasons(await keeper.stage(command.round)):
-            logger.warning("not all workers of this node could save their state", why=why)
+        """Let the living workers stage; what those that have ended have staged before counts as well."""
+        staged = await keeper.stage(command.round)
         held = await keeper.held()
         self._report_memory(held)
-        own = (shard for shard in held if shard["round"] == command.round and shard["tensors"] and not shard["copy"])
-        return Performed(max((shard["step"] for shard in own), default=None))
+        own = [shard for shard in held if not shard["copy"]]
+        steps = [shard["step"] for shard in own if shard["round"] == command.round and shard["tensors"]]
+        if not steps:
+            raise Refused(_reasons(staged) or "no worker of this round has staged its state")
+        return Performed(max(steps))
 
     async def _save(self, keeper: KeeperClientPort, command: SaveCheckpoint, effect: str) -> Performed:
         if SaveCheckpoint not in self._of_workers:

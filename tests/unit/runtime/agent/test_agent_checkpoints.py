@@ -1,7 +1,6 @@
 """What an agent reports of its keeper and of the storage, and when."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,27 +23,18 @@ WRITTEN = {**SHARD, "file": "shard-0", "bytes": 1, "seconds": 0.1}
 
 
 class Keeper:
-    """A keeper that holds shards, by default one.
-
-    Args:
-        held: the shards.
-        staged: what its living workers answer to an order to stage.
-    """
+    """A keeper that holds one shard."""
 
     alive: ClassVar = True
 
-    def __init__(self, held: Sequence[dict[str, Any]] = (SHARD,), staged: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(self) -> None:
         self.log = "log"
-        self._held, self._staged = list(held), list(staged)
 
     def configure(self, log: str) -> None:
         self.log = log
 
     async def held(self) -> list[dict[str, Any]]:
-        return self._held
-
-    async def stage(self, round_: int) -> list[dict[str, Any]]:
-        return self._staged
+        return [SHARD]
 
 
 class Workers:
@@ -93,48 +83,6 @@ def test_parked_workers_report_what_they_hold() -> None:
         done = await performers[ParkWorkers].perform(ParkWorkers(round=Round(1), grace_s=1.0), "park.1")
         assert done.step == 9 and [type(fact) for fact in facts] == [MemoryHeld]
         assert ParkWorkers not in checkpoints.performers({})
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    ("held", "staged", "step"),
-    [
-        ([SHARD], [], 9),
-        ([SHARD], [{"rank": 1, "error": "too large"}], 9),
-        ([{**SHARD, "round": 0}], [{"rank": 0, "error": "no step boundary was reached"}], None),
-        ([{**SHARD, "copy": True}], [], None),
-        ([], [], None),
-        ([], [{"rank": 0, "error": "no step boundary was reached"}], None),
-    ],
-)
-def test_a_node_that_holds_nothing_of_the_round_leaves_it_to_the_master(
-    held: list[dict[str, Any]], staged: list[dict[str, Any]], step: int | None
-) -> None:
-    """Others may hold enough, also of an earlier round; what this node holds is reported before the answer."""
-
-    async def scenario() -> None:
-        facts: list[Any] = []
-        checkpoints = NodeCheckpoints(Keeper([{"copy": False, **each} for each in held], staged))  # type: ignore[arg-type]
-        checkpoints.attach(facts.append, lambda: ("node", "life"))
-        done = await checkpoints.performers({})[SaveCheckpoint].perform(SaveCheckpoint(round=Round(1)), "save.1")
-        assert done.step == step and [type(fact) for fact in facts] == [MemoryHeld]
-
-    asyncio.run(scenario())
-
-
-def test_a_node_without_a_keeper_leaves_it_to_the_master() -> None:
-    """A newcomer that died before it registered its state; the others may hold everything."""
-
-    class NoKeeper(Keeper):
-        alive: ClassVar = False
-
-    async def scenario() -> None:
-        facts: list[Any] = []
-        checkpoints = NodeCheckpoints(NoKeeper())  # type: ignore[arg-type]
-        checkpoints.attach(facts.append, lambda: ("node", "life"))
-        done = await checkpoints.performers({})[SaveCheckpoint].perform(SaveCheckpoint(round=Round(1)), "save.1")
-        assert done == Performed() and not facts
 
     asyncio.run(scenario())
 
