@@ -27,7 +27,7 @@ or fields that earlier logs lack needs no revision.
 | 18 | a fault of a round whose workers are being started waits until all are, if the script can leave its round |
 | 19 | a growth is offered once a new node can start its workers at once; until then the job trains |
 | 20 | an attempt for a fault of no node is charged to none; a worker's report of a memory error precedes the driver's |
-| 21 | a dying checkpoint before a round's first step saves what the round began from; without storage it needs some |
+| 21 | what nodes hold decides on a dying checkpoint, not a refusal; before a first step, what the round began from |
 | 22 | a process is swapped on a node that keeps failing, if the job cannot run without it and no other can come |
 | 23 | a fault that is no node's is no reason to check nodes before a restart |
 | 24 | a norm that a detector reports is that of a complete step: a warning, and no step is computed again for it |
