@@ -231,7 +231,8 @@ def _check(incident: IncidentState, job: JobState, options: ProcessRestartOption
     known = facts(incident)
     root = root_report(incident, job)
     suspicious = known.at_fault == "node" or not known.repeats or (root is not None and root.source == "health")
-    checked_for_none = follows(job, PEER_NOT_HANG) and not follows(job, NO_NODE_AT_FAULT)  # the name was changed
+    # Masters of these revisions did not know the value `none`, and had the nodes checked.
+    checked_for_none = follows(job, PEER_NOT_HANG) and not follows(job, NO_NODE_AT_FAULT)
     if not suspicious or known.at_fault == "user" or (known.at_fault == "none" and not checked_for_none):
         return ""
     return "suspect" if culprit(incident) else "all"
