@@ -94,6 +94,16 @@ chain:
 """
 
 
+SLOW_THEN_HELD = """
+if step > 20 and os.environ["FTCORE_ROUND"] == "1":
+    time.sleep(0.5)  # a rank leaves a round at the end of a step: it must not be held in one
+else:
+    while step > int(open("limit").read()):
+        open("held", "w").write(str(step - 1))
+        time.sleep(0.002)
+"""
+
+
 def trained(job: Ftrun, rank: int) -> list[tuple[int, int]]:
     """Step and batch of every step that a rank computed, in order."""
     lines = (job.cwd / f"batches.{rank}").read_text().splitlines()
@@ -105,6 +115,7 @@ def test_a_rollback_skips_batches_of_registered_data(job: Ftrun, data: str) -> N
     """The script has no code for it; a restart afterwards does not skip again. ``ftctl samples`` accounts for it."""
     job.drop("policy.yaml", SKIPPING)
     job.drop("limit", "7")
+    job.always(0, SLOW_THEN_HELD)
     flags = ("--nproc-per-node", "2", "--policy", "policy.yaml", "--checkpoints", "saved")
     run = job.start(*flags, script="registered.py", preload=False, args=("40", data, "5"))
     for step in (5, 10, 15):  # one at a time: while the keeper writes, a newer state takes an older one's place

@@ -89,19 +89,21 @@ for step in job.steps(until=UNTIL, persist_every="auto" if PERSIST_EVERY == "aut
     with step:
         told("do", step.number)
         told("always", step.number)
+        batch = 0
+        if LAYOUT == "data":
+            batch = step.batch
+        elif LAYOUT == "samples":
+            batch = int(step.batch[0]) // dist.get_world_size() + 1
+        if batch:
+            with (HERE / f"batches.{rank}").open("a") as file:
+                file.write(f"{step.number} {batch}\n")
         loss = model(torch.randn(8, 16)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         scheduler.step()
         part += step.number * (1 + shard)
-        bad = False
-        if LAYOUT in ("data", "samples"):
-            batch = step.batch if LAYOUT == "data" else int(step.batch[0]) // dist.get_world_size() + 1
-            bad = batch == BAD
-            with (HERE / f"batches.{rank}").open("a") as file:
-                file.write(f"{step.number} {batch}\n")
-        step.report(loss=float("nan") if bad else loss.item())
+        step.report(loss=float("nan") if batch == BAD else loss.item())
         (HERE / f"new.{rank}").write_text(str(step.number))
         (HERE / f"new.{rank}").replace(HERE / f"step.{rank}")
         time.sleep(0.01)
