@@ -24,6 +24,7 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.events.worker import FaultObserved
 from ftcore.ids import Round, Term
 from ftcore.states.agent import AGENT, AgentPhase, WorkPhase
+from ftcore.states.spikes import ranks_reporting
 from ftcore.timing import Timing
 
 FINISHED_S = 600.0
@@ -47,6 +48,7 @@ class Pulse:
         loss: last loss of the lowest rank that reports one.
         pace: pace of the slowest rank since the previous heartbeat; None if it is not known.
         ranks: new blocks of steps with the times of their phases, by rank.
+        reporting: number of ranks that report a loss.
     """
 
     round: int
@@ -55,6 +57,7 @@ class Pulse:
     loss: float | None = None
     pace: Pace | None = None
     ranks: tuple[RankBlocks, ...] = ()
+    reporting: int = 0
 
 
 class AgentCore(WorkerControl):
@@ -264,6 +267,7 @@ class AgentCore(WorkerControl):
             loss=next((page.loss for page in known if page.loss is not None), None),
             pace=self._pace.since_last(pages),
             ranks=self._pace.new_blocks(pages),
+            reporting=ranks_reporting(known),
         )
 
     def waited(self, now: float, pages: Pages) -> Actions:

@@ -113,12 +113,14 @@ class JobProgressed(Payload, frozen=True, kw_only=True):
         step: newest step that every reporting node has completed.
         loss: the loss reported with it, if the script reports one.
         absolute: the step is known to count from the start of the training.
+        reporting: the number of ranks that report a loss; 0: not known.
     """
 
     round: int
     step: int
     loss: float | None = None
     absolute: bool = False
+    reporting: int = 0
 
 
 @decision("job.finished")

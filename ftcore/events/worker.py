@@ -183,6 +183,9 @@ class WorkersUnstartable(Payload, frozen=True, kw_only=True):
 CURVES = ("loss-spike", "loss-nan", "loss-divergence", "norm", "norm-spike", "norm-nan", "norm-divergence")
 """Kinds of ``fault.observed`` about a metric of the whole job; any rank may report it."""
 
+AGREED = ("loss-spike", "loss-divergence")
+"""Kinds that open an incident only if ranks agree (``states/spikes.py``); a rank may see one in its own samples."""
+
 LASTING_NAN = "loss-nan-lasting"
 """Kind of ``fault.observed``: the loss was not finite in ``NAN_STEPS`` reported steps in a row; opens no incident."""
 
@@ -216,7 +219,8 @@ class FaultObserved(Payload, frozen=True, kw_only=True):
         message: the observer's message.
         step: the last step completed before it.
         absolute: that step counts from the start of the training.
-        values: the measured values, by name.
+        values: the measured values, by name. Of a loss, ``ranks``: the node's ranks that found the same at that step;
+            ``reporting``: its ranks that report a loss.
         last: the last steps of the node's workers, as in ``worker.failed``.
         phase: of a straggler: the phase of the step in which it is slow, such as ``backward``; empty: not known.
     """

@@ -31,6 +31,7 @@ or fields that earlier logs lack needs no revision.
 | 22 | a process is swapped on a node that keeps failing, if the job cannot run without it and no other can come |
 | 23 | a fault that is no node's is no reason to check nodes before a restart |
 | 24 | a norm that a detector reports is that of a complete step: a warning, and no step is computed again for it |
+| 25 | a spike of the loss opens an incident once at least half of the ranks that report a loss find it |
 """
 
 from typing import TYPE_CHECKING, Final
@@ -86,7 +87,9 @@ NO_NODE_AT_FAULT: Final = 23
 
 STOPPED_BY_RANK: Final = 24
 
-NEWEST: Final = 24
+RANKS_AGREE: Final = 25
+
+NEWEST: Final = 25
 """The revision of masters of this ftcore."""
 
 

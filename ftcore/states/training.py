@@ -52,6 +52,25 @@ class NormState:
     values: tuple[float | None, ...]
 
 
+@attrs.define(kw_only=True)
+class SpikeVotes:
+    """The nodes that found a spike of the loss, and how many of their ranks did; see ``spikes.py``.
+
+    Args:
+        round: the round.
+        step: the step at which the first node found it.
+        found: by node: its ranks that found it.
+        reporting: by node: its ranks that report a loss.
+        agreed: enough ranks found it.
+    """
+
+    round: int
+    step: int
+    found: dict[str, int] = attrs.field(factory=dict)
+    reporting: dict[str, int] = attrs.field(factory=dict)
+    agreed: bool = False
+
+
 @attrs.frozen(kw_only=True)
 class Skip:
     """Data that is left out."""
@@ -252,6 +271,8 @@ class TrainingState:
         tolerated: steps whose abnormal values a policy accepts, newest last.
         norms: steps with an abnormal global gradient norm, newest last.
         curves: the newest outlier of a figure of the whole job by its kind: round, step and the node that reported it.
+        spikes: by kind, the newest spike of the loss that ranks found.
+        reporting: the newest round in which it is known how many ranks report a loss, and their number.
         nan: the loss is NaN or infinite; None: it is finite, as far as is known.
         standstill: no step is completed, and an alert was raised; None: steps are completed.
         longest_gap_s: the longest time without a step, of those with an alert, after which the job went on by itself.
@@ -272,6 +293,8 @@ class TrainingState:
     tolerated: list[int] = attrs.field(factory=list)
     norms: dict[int, NormState] = attrs.field(factory=dict)
     curves: dict[str, tuple[int, int | None, str]] = attrs.field(factory=dict)
+    spikes: dict[str, SpikeVotes] = attrs.field(factory=dict)
+    reporting: tuple[int, int] = (0, 0)
     nan: NanState | None = None
     standstill: Standstill | None = None
     longest_gap_s: float = 0.0

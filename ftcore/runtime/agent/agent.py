@@ -326,8 +326,8 @@ class Agent:
         describe(round=pulse.round or None)
         pace: tuple[float | None, float | None] = attrs.astuple(pulse.pace) if pulse.pace is not None else (None, None)
         stands = self._progress.changes() if self._core.running else None
-        net = self._progress.net if stands is not None else None
-        return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, *pace, stands, net, pulse.ranks)
+        measured = (*pace, stands, self._progress.net if stands is not None else None, pulse.ranks, pulse.reporting)
+        return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, *measured)
 
     def _activity(self) -> str:
         return "checking" if self._checking is not None and not self._checking.done() else self._core.doing

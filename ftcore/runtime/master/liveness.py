@@ -155,5 +155,7 @@ class Liveness:
         if step >= 0 and step != sampled_step:
             loss = next((beat.loss for beat in beats if beat.loss is not None), None)
             absolute = all(beat.absolute for beat in stepped)
-            self._record(JobProgressed(round=world.round, step=step, loss=loss, absolute=absolute), lambda: True)
+            reporting = sum(beat.reporting for beat in beats)
+            sample = JobProgressed(round=world.round, step=step, loss=loss, absolute=absolute, reporting=reporting)
+            self._record(sample, lambda: True)
         self._sampled = (now, step)

@@ -255,6 +255,7 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults
         stands: ranks that complete no step; None: unchanged.
         net: the kernel's view of their connections; None: unchanged.
         ranks: times of the phases of steps by rank, as far as there are new ones.
+        reporting: number of ranks that report a loss.
     """
 
     round: int
@@ -267,6 +268,7 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults
     stands: tuple[RankState, ...] | None = None
     net: Net | None = None
     ranks: tuple[RankBlocks, ...] = ()
+    reporting: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, tag_field="f", tag="welcome"):

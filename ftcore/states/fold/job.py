@@ -74,6 +74,8 @@ def _job_progressed(state: JobState, event: Event, data: job.JobProgressed, chan
         training = state.training
         progress(state, data.round, data.step, training.step_absolute or data.absolute)
         pace.stepped(state, data.step, event.time)
+        if data.reporting:
+            training.reporting = (data.round, data.reporting)
         if data.loss is not None and training.nan is not None and data.step > training.nan.since:
             training.nan = None
 

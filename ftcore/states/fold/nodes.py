@@ -18,7 +18,7 @@ from ftcore.commands import (
 from ftcore.events import node, worker
 from ftcore.events.envelope import Event
 from ftcore.events.node import LOST
-from ftcore.events.worker import ADVISORY, CURVES, LASTING_NAN, MAINTENANCE
+from ftcore.events.worker import ADVISORY, AGREED, CURVES, LASTING_NAN, MAINTENANCE
 from ftcore.states.evidence import HITS_MAX, Report
 from ftcore.states.fold import disruptions
 from ftcore.states.fold.base import (
@@ -50,8 +50,9 @@ from ftcore.states.model import JobState
 from ftcore.states.node import NodePhase
 from ftcore.states.norms import NORM, note_norm, stops_step
 from ftcore.states.phases import is_assembling, is_deferred, is_up
-from ftcore.states.revisions import RUN_ANEW, follows
+from ftcore.states.revisions import RANKS_AGREE, RUN_ANEW, follows
 from ftcore.states.rounds import WorldState
+from ftcore.states.spikes import note_spike
 from ftcore.states.training import NanState, NodeMemory, Standstill
 from ftcore.states.worker import WORKER
 
@@ -292,6 +293,8 @@ def _fault_observed(state: JobState, event: Event, data: worker.FaultObserved, c
     if data.kind == NORM and note_norm(state, data):
         return  # the step was computed again, and is accepted
     if data.kind in ADVISORY and not stops_step(state, data.kind, data.source) and not _keeps_warning(state, data.node):
+        return
+    if data.kind in AGREED and follows(state, RANKS_AGREE) and not note_spike(state, data):
         return
     if data.kind in CURVES:
         known = state.training.curves.get(data.kind)

@@ -64,6 +64,24 @@ def test_a_spike_is_gone_back_from(tmp_path: Path) -> None:
         assert job.of("checkpoint.committed")[0].data.where == "checkpoints/10.pt"
 
 
+def test_ranks_agree_before_the_job_goes_back(tmp_path: Path) -> None:
+    """Two nodes with two ranks each: the loss of one rank jumps, and nothing happens; then that of all does."""
+    with ftrun(tmp_path) as job:
+        alone = ("loss=loss.item())", "loss=loss.item() * (1000 if RANK == 1 and step == 150 else 1))")
+        script = changed(block("python"), ("range(150, 153)", "range(200, 203)"), alone)
+        run = start(job, "--local-nodes", "2", "--nproc-per-node", "2", script=script, policy=block("yaml"))
+        assert run.end() == 0
+        first, second = job.of("fault.observed")[:2]
+        seen = first.data.values
+        assert (first.data.rank, seen["at"], seen["ranks"], seen["reporting"]) == (1, 150, 1, 2)
+        assert second.data.values["at"] == 200, "the same node, too, although it has just reported one"
+        (opened,) = job.of("incident.opened")
+        assert opened.data.fault.step == 199
+        (back,) = job.of("job.rolled_back")
+        assert back.data.step == 170
+        assert last_loss(run) < 0.05
+
+
 def test_by_default_training_goes_on(tmp_path: Path) -> None:
     """Without a policy for it the same spike is a warning that nobody takes: one incident a kind, one round."""
     with ftrun(tmp_path) as job:

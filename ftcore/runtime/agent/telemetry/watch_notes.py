@@ -1,9 +1,9 @@
 """Reports notes on workers' pages as facts: findings of detectors, and completed checkpoints.
 
-In a data-parallel job all ranks of a node have the same finding at the same step: one of them is reported. The first
-finding of a kind in a round is reported at once; later ones at most once per ``QUIET_S``, with a count. Each round
-starts afresh, so that a finding that recurs after a rollback is reported at once. A loss that stays non-finite is
-reported a second time.
+In a data-parallel job several ranks of a node have the same finding at the same step: one of them is reported, with
+their number. The first finding of a kind in a round is reported at once; later ones at most once per ``QUIET_S``, with
+a count. After a spike of few ranks, one of half of them is reported at once nevertheless. Each round starts afresh, so
+that a finding that recurs after a rollback is reported at once. A loss that stays non-finite is reported a second time.
 
 House rules: no I/O and no clock here; the caller reads the pages and the clock. Before a worker's failure is reported,
 its page is read once more, so that a NaN that ends a script precedes the failure in the log.
@@ -16,10 +16,11 @@ from typing import Final
 import attrs
 
 from ftcore.events.checkpoint import CheckpointCommitted
-from ftcore.events.worker import LASTING_NAN, NAN_STEPS, FaultObserved
+from ftcore.events.worker import AGREED, LASTING_NAN, NAN_STEPS, FaultObserved
 from ftcore.ids import Round
 from ftcore.ports import Progress
 from ftcore.shm.notes import CheckpointNote, FindingNote
+from ftcore.states.spikes import is_agreed, ranks_reporting
 
 PAGES_POLL_S: Final = 0.2
 """Interval of reading the pages, in seconds: shared memory has no notification."""
@@ -49,6 +50,7 @@ class _FindingCount:
     """A kind of finding that was reported in this round, and the count since then."""
 
     reported_at: float
+    agreed: bool = False
     count: int = 0
     newest: tuple[int, FindingNote] | None = None
 
@@ -74,7 +76,8 @@ class NotesWatch:
         self._round, self._base_rank = round_, base_rank
         self._read: dict[int, tuple[int, int]] = {}
         self._kinds: dict[str, _FindingCount] = {}
-        self._ranks: dict[tuple[str, int], int] = {}
+        self._ranks: dict[tuple[str, int], list[int]] = {}
+        self._reporting = 0
         self._saved: dict[int, None] = {}
         self._bad_steps: tuple[int, set[int]] | None = None
 
@@ -100,7 +103,11 @@ class NotesWatch:
                 max((finding.number for finding in page.findings), default=findings),
                 max((saved.number for saved in page.saves), default=saves),
             )
-        for local, finding in sorted(found, key=lambda pair: (pair[1].step, pair[0])):
+        self._reporting = ranks_reporting(pages)
+        found.sort(key=lambda pair: (pair[1].step, pair[0]))
+        for local, finding in found:
+            self._is_found(local, finding)
+        for local, finding in found:
             facts += self._take(local, finding, now, incarnation)
         for kind in self._kinds.values():
             if kind.newest is not None and now - kind.reported_at >= QUIET_S:
@@ -120,19 +127,28 @@ class NotesWatch:
             del self._saved[next(iter(self._saved))]
         return True
 
-    def _take(self, local: int, found: FindingNote, now: float, incarnation: str) -> list[NoteFact]:
-        key = (found.kind, found.step)
-        if self._ranks.setdefault(key, local) != local:
-            return []
+    def _is_found(self, local: int, found: FindingNote) -> None:
+        """Keep which ranks have a finding."""
+        ranks = self._ranks.setdefault((found.kind, found.step), [])
+        if local not in ranks:
+            ranks.append(local)
         if len(self._ranks) > STEPS_MAX:
             del self._ranks[next(iter(self._ranks))]
+
+    def _take(self, local: int, found: FindingNote, now: float, incarnation: str) -> list[NoteFact]:
+        ranks = self._ranks.get((found.kind, found.step), [local])
         kind = self._kinds.get(found.kind)
         new = kind is None
-        lasting = found.kind == "loss-nan" and self._is_lasting(found)
         kind = self._kinds.setdefault(found.kind, _FindingCount(now))
-        kind.count += 1
-        kind.newest = (local, found)
-        facts = [self._report(kind, now, incarnation)] if new else []
+        agreed = found.kind in AGREED and not kind.agreed and is_agreed(len(ranks), self._reporting)
+        lasting = False
+        if local == ranks[0]:  # another rank's is the same one
+            lasting = found.kind == "loss-nan" and self._is_lasting(found)
+            kind.count += 1
+            kind.newest = (local, found)
+        elif agreed:
+            kind.newest = (local, found)
+        facts = [self._report(kind, now, incarnation)] if kind.newest is not None and (new or agreed) else []
         return [*facts, self._lasting(local, found, incarnation)] if lasting else facts
 
     def _is_lasting(self, found: FindingNote) -> bool:
@@ -163,15 +179,20 @@ class NotesWatch:
     def _report(self, kind: _FindingCount, now: float, incarnation: str) -> NoteFact:
         assert kind.newest is not None
         local, found = kind.newest
+        figure = found.kind.partition("-")[0]
+        ranks = len(self._ranks.get((found.kind, found.step), (local,)))
         figures = {
-            found.kind.partition("-")[0]: found.value,
+            figure: found.value,
             "at": float(found.step),
             "usual": found.usual,
             "score": found.score,
             "limit": found.limit,
-            "count": float(kind.count),
+            "count": float(max(kind.count, 1)),
         }
+        if figure == "loss":
+            figures |= {"ranks": float(ranks), "reporting": float(max(self._reporting, ranks))}
         kind.reported_at, kind.count, kind.newest = now, 0, None
+        kind.agreed = is_agreed(ranks, self._reporting)
         fact = FaultObserved(
             node=self._node,
             incarnation=incarnation,

@@ -13,7 +13,8 @@ from ftcore.shm.notes import FINDINGS_MAX, SAVES_MAX, CheckpointNote, FindingNot
 class Node:
     """Workers' pages around a watch."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, reporting: bool = False) -> None:
+        self.loss = 2.0 if reporting else None
         self.watch = NotesWatch("node1")
         self.found: list[list[FindingNote]] = [[] for _ in range(ranks)]
         self.saved: list[list[CheckpointNote]] = [[] for _ in range(ranks)]
@@ -38,7 +39,7 @@ class Node:
                 step=1,
                 absolute=True,
                 mono=1,
-                loss=None,
+                loss=self.loss,
                 findings=tuple(found[-FINDINGS_MAX:]),
                 saves=tuple(saved[-SAVES_MAX:]),
             )
@@ -60,8 +61,35 @@ def test_one_of_the_ranks_is_reported() -> None:
     assert isinstance(told, FaultObserved)
     assert (told.node, told.incarnation, told.round, told.rank) == ("node1", "life", 3, 9)
     assert (told.source, told.kind, told.step, told.absolute) == ("detector", "loss-spike", 119, True)
-    assert told.values == {"loss": 9.0, "at": 120.0, "usual": 2.0, "score": 30.0, "limit": 8.0, "count": 1.0}
+    figures = {"loss": 9.0, "at": 120.0, "usual": 2.0, "score": 30.0, "limit": 8.0, "count": 1.0}
+    assert told.values == figures | {"ranks": 5.0, "reporting": 5.0}
     assert told.message == "loss-spike: 9 at step 120, where 2 is usual"
+
+
+def votes(facts: list[FaultObserved | CheckpointCommitted]) -> list[tuple[float, float, float]]:
+    """Of each report: the step, the ranks that found it, the ranks that report a loss."""
+    values = [fact.values for fact in facts if isinstance(fact, FaultObserved)]
+    return [(each["at"], each["ranks"], each["reporting"]) for each in values]
+
+
+def test_half_of_the_ranks_are_reported_at_once() -> None:
+    """Also soon after fewer had the same finding, at that step or at another one; then that kind is quiet."""
+    node = Node(8, reporting=True)
+    node.finds(3, "loss-spike", 120)
+    assert votes(node.look()) == [(120, 1, 8)]
+    for rank in range(3):
+        node.finds(rank, "loss-spike", 120)
+    assert votes(node.look(1.0)) == [(120, 4, 8)]
+    for rank in range(8):
+        node.finds(rank, "loss-spike", 130)
+    assert votes(node.look(2.0)) == []
+    assert votes(node.look(2 + QUIET_S)) == [(130, 8, 8)]
+    node.finds(5, "loss-spike", 200)
+    assert votes(node.look(4 + QUIET_S)) == []
+    assert votes(node.look(4 + 3 * QUIET_S)) == [(200, 1, 8)]
+    for rank in range(8):
+        node.finds(rank, "loss-spike", 210)
+    assert votes(node.look(5 + 3 * QUIET_S)) == [(210, 8, 8)]
 
 
 def test_a_kind_is_reported_once_a_minute_with_a_count() -> None:
