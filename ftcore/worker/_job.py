@@ -14,7 +14,6 @@ an error of ours in a step is one line on standard error.
 """
 
 import contextlib
-import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -25,11 +24,12 @@ from ftcore.errors import CheckpointError
 from ftcore.shm.boundary import GOES_BACK, PACED, PARKS, RESIZES, RETRIES, STAGES
 from ftcore.shm.page import PageWriter
 from ftcore.worker import _batch, _connections, _environment, _groups, _rate, _rounds
+from ftcore.worker._abnormal import AbnormalStep, StepLimits
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._data import RegisteredData
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
 from ftcore.worker._progress import progress
-from ftcore.worker._rounds import COLLECTIVE, NORM, UCE, AbnormalNorm
+from ftcore.worker._rounds import COLLECTIVE, NORM, UCE
 from ftcore.worker._sections import sections
 from ftcore.worker._step import TrainingStep
 
@@ -66,8 +66,7 @@ class TrainingJob:
         self._builders: list[Callable[[], object]] = []
         self._link: _rounds.RoundLink | None = None
         self._has_left, self._is_damaged, self._marked = False, False, 0
-        self._norm_limit: float | None = None
-        self._tolerated: frozenset[int] = frozenset()
+        self._limits = StepLimits()
         self.loaded: LoadedState | None = None
         """What ``load`` restored; None: it was not called, or nothing is registered."""
 
@@ -312,24 +311,20 @@ class TrainingJob:
             self.save(number, persist)
         step_boundary().reached(number, complete)
 
-    def check_norm(self, number: int, norm: float) -> None:
-        """End a step whose global norm is at or over the threshold, or not finite, unless the step is tolerated.
-
-        With a registered scaler, a norm that is not finite is usual: the scaler leaves the step out.
+    def check(self, number: int, loss: float | None, norm: float | None) -> None:
+        """End a step whose values are abnormal, unless it is tolerated. After the optimizer's step a loss is not.
 
         Raises:
-            AbnormalNorm: the step is to be computed again.
+            AbnormalStep: the step is to be computed again.
         """
-        limit, collection = self._norm_limit, self._collection
-        if limit is None or self._link is None or collection is None or norm < limit:
+        if self._limits.limit is None or self._link is None or self._collection is None or self._stager is None:
             return
-        if collection.scales and not math.isfinite(norm):
-            return
-        if number in self._tolerated:
-            text = f"norm: {norm:.4g} at step {number} again, where the threshold is {limit:.4g}; it is accepted"
-            self._link.report(NORM, number - 1, text, norm=norm, at=number, limit=limit, again=1.0)
-        elif self._can_leave():
-            raise AbnormalNorm(norm, limit)
+        found = self._limits.check(None if self._stager.has_stepped else loss, norm, self._collection.scales)
+        if found is not None and number in self._limits.tolerated:
+            text = f"{found} at step {number} again; it is accepted"
+            self._link.report(NORM, number - 1, text, norm=found.norm, at=number, limit=found.limit, again=1.0)
+        elif found is not None and self._can_leave():
+            raise found
 
     def _skip(self, step: int, batches: int) -> None:
         """Leave out batches that follow a step; the state of that step was saved before, so a restart does it again."""
@@ -358,7 +353,7 @@ class TrainingJob:
 
     def _publish(self) -> None:
         """Publish before the first step whether this process can go on in another round."""
-        self._norm_limit, self._tolerated = _environment.norm_threshold(), _environment.tolerated()
+        self._limits.new_round()
         if self._link is None or self._collection is None:
             return
         words = progress().boundary_words
@@ -382,7 +377,7 @@ class TrainingJob:
         if not kind:
             return False
         self._is_damaged = kind == UCE
-        values = {"norm": error.norm, "at": number, "limit": error.limit} if isinstance(error, AbnormalNorm) else {}
+        values = {"norm": error.norm, "at": number, "limit": error.limit} if isinstance(error, AbnormalStep) else {}
         self._link.report(kind, number - 1, f"{type(error).__name__}: {error}", **values)
         return True
 
@@ -443,7 +438,7 @@ class TrainingJob:
         step_boundary().new_round(page.boundary)
         if self._pace is not None and page.boundary is not None:
             self._persist_every, self._pace = int(os.environ.get(_environment.PERSIST_EVERY_ENV, "0")), page.boundary
-        self._norm_limit, self._tolerated = _environment.norm_threshold(), _environment.tolerated()
+        self._limits.new_round()
         _rate.install()
         rank, local_rank, round_ = _environment.ranks_and_round()
         self._keeper.new_round(rank, local_rank, round_, _environment.local_ranks())

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from ftcore.shm.boundary import BoundaryWords
+from ftcore.shm.boundary import RETRIES, BoundaryWords
 from ftcore.shm.page import PAGE_FD_ENV, PageWriter, is_page
 from ftcore.shm.sections import SectionWords
+from ftcore.worker import _environment
 from ftcore.worker._device_phases import find_device
 from ftcore.worker._phases import DeviceMeter, PhaseTimer
 
@@ -171,7 +172,16 @@ class ProgressCounter:
 
         notes = self._page.notes if self._page is not None else None
         self._limits = (loss_limit, norm_limit, norm_threshold, warmup_steps)
-        self._watch = ProcessDetectors(notes, *self._limits)
+        threshold = self._threshold_of_policy() if norm_threshold is None else norm_threshold
+        self._watch = ProcessDetectors(notes, loss_limit, norm_limit, threshold, warmup_steps)
+
+    def _threshold_of_policy(self) -> float | None:
+        """The threshold of a policy that has abnormal steps computed again, if this process cannot stop its steps.
+
+        Then each is reported, and the log shows why the policy does nothing.
+        """
+        words = self.boundary_words
+        return None if words is not None and words.able & RETRIES else _environment.norm_threshold()
 
     def saved(self, step: int, path: str, seconds: float, kept: int) -> None:
         """Record a complete checkpoint of the script."""

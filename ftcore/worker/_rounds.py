@@ -20,6 +20,7 @@ from ftcore.shm import messages
 from ftcore.shm.page import PAGE_FD_ENV, is_page
 from ftcore.shm.rounds import ROUNDS_FD_ENV
 from ftcore.worker import _connections, _groups
+from ftcore.worker._abnormal import AbnormalStep
 
 UCE: Final = "uce"
 COLLECTIVE: Final = "collective"
@@ -52,19 +53,6 @@ class MemoryDamaged(Exception):
     A script raises it inside of a step, for an error that its device or library reports for a tensor. The device itself
     must still work.
     """
-
-
-class AbnormalNorm(Exception):
-    """The global norm of a step is at or over its threshold.
-
-    Args:
-        norm: the norm.
-        limit: the threshold.
-    """
-
-    def __init__(self, norm: float, limit: float) -> None:
-        super().__init__(f"norm: {norm:.4g} where the threshold is {limit:.4g}")
-        self.norm, self.limit = norm, limit
 
 
 class NextRound(NamedTuple):
@@ -168,7 +156,7 @@ def kind_of(error: BaseException) -> str:
     """The kind of fault that an error of a step is; empty: an error of the script."""
     if isinstance(error, MemoryDamaged):
         return UCE
-    if isinstance(error, AbnormalNorm):
+    if isinstance(error, AbnormalStep):
         return NORM
     return COLLECTIVE if _groups.is_failure(error) else ""
 

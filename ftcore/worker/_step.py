@@ -10,8 +10,8 @@ class StepOwner(Protocol):
     def next_batch(self, step: int = 0) -> Any:
         """The next batch of the registered data."""
 
-    def check_norm(self, number: int, norm: float) -> None:
-        """End the step if its norm is abnormal."""
+    def check(self, number: int, loss: float | None, norm: float | None) -> None:
+        """End the step if its values are abnormal."""
 
     def step_failed(self, number: int, error: Exception) -> bool:
         """React to an error in a step; returns whether the step is computed again in this process."""
@@ -64,14 +64,14 @@ class TrainingStep:
     def report(self, loss: float | None = None, grad_norm: float | None = None) -> None:
         """Report the loss and the gradient norm of the step; see ``ftcore.worker.report``.
 
-        If the policy ``recompute_step`` or ``skip_batch`` is enabled and the norm is at or over its threshold, the call
-        does not return: the step ends here on all ranks, and is computed again, on the same or on the next batch.
-        Report the norm of all ranks, before the optimizer's step.
+        If the policy ``recompute_step`` or ``skip_batch`` is enabled and the norm is at or over its threshold, or the
+        loss is not finite before the optimizer's step, the call does not return: the step ends here on all ranks, and
+        is computed again, on the same or on the next batch. Report the norm of all ranks, before the optimizer's step.
+        The loss may be one of this rank's samples.
         """
         self._loss = None if loss is None else float(loss)
         self._grad_norm = None if grad_norm is None else float(grad_norm)
-        if self._grad_norm is not None:
-            self._job.check_norm(self.number, self._grad_norm)
+        self._job.check(self.number, self._loss, self._grad_norm)
 
     def end(self) -> None:
         """End the step: it is reported, saved if it is time, and the job may pause here. Called by ``with``."""

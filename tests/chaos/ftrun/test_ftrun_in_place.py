@@ -279,8 +279,13 @@ chain:
 """
 
 
-def test_a_batch_that_is_abnormal_is_left_out(job: Ftrun, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Also two in a row; nothing is loaded from storage, and the weights are those of a run whose data lacks them."""
+@pytest.mark.parametrize("found", ["in the norm", "in the loss of one rank"])
+def test_a_batch_that_is_abnormal_is_left_out(job: Ftrun, found: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Also two in a row; nothing is loaded from storage, and the weights are those of a run whose data lacks them.
+
+    A rank whose loss is not a number leaves before its backward pass, in which the other one waits for it.
+    """
+    mode, only = (("built", "early"), 1) if found == "in the loss of one rank" else (("built",), None)
     bad = [12, 24, 25]
     with ftrun(tmp_path_factory.mktemp("lacking")) as lacking:
         lacking.drop("batches", json.dumps({"lacks": bad}))
@@ -288,8 +293,8 @@ def test_a_batch_that_is_abnormal_is_left_out(job: Ftrun, tmp_path_factory: pyte
         assert run.end() == 0
         expected = {digest for _, digest in ends(run).values()}
     job.drop("policy.yaml", SKIPS)
-    job.drop("batches", json.dumps({"poisoned": bad}))
-    run = start(job, *TWO_NODES, "--policy", "policy.yaml", "--checkpoints", "saved", faults={})
+    job.drop("batches", json.dumps({"poisoned": bad, "only": only}))
+    run = start(job, *TWO_NODES, "--policy", "policy.yaml", "--checkpoints", "saved", mode=mode, faults={})
     assert run.end() == 0
     assert {digest for _, digest in ends(run).values()} == expected
     assert [(event.data.step, event.data.amount) for event in job.of("data.skipped")] == [(11, 1), (22, 1), (22, 1)]

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from ftcore.shm.rounds import ROUNDS_FD_ENV
 from ftcore.worker import MemoryDamaged, _environment, _groups, _rounds
+from ftcore.worker._abnormal import AbnormalStep
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,7 @@ def _caused(cause: Exception) -> Exception:
     ("error", "kind"),
     [
         (MemoryDamaged("a parameter"), "uce"),
-        (_rounds.AbnormalNorm(4.0, 3.0), "norm"),
+        (AbnormalStep("norm: 4", 4.0, 3.0), "norm"),
         (dist.DistBackendError("NCCL error"), "collective"),
         (RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection closed by peer"), "collective"),
         (RuntimeError("Timed out waiting 1800000ms for recv operation to complete"), "collective"),

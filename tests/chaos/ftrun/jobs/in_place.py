@@ -6,14 +6,15 @@ step), ``inside`` (half of the parameters have been changed), ``evaluation``, ``
 of its save), ``round`` (in the function of ``on_round``, with the number of its call) or ``begun 1`` (before anything
 is registered).
 
-The file ``batches`` has JSON: numbers of batches that are ``poisoned`` (not a number), and that the data ``lacks``.
+The file ``batches`` has JSON: numbers of batches that are ``poisoned`` (not a number; on the rank ``only``, if that is
+named), and that the data ``lacks``.
 
 Arguments: the last step; ``built`` (the DDP model is made in each round) or ``outside``; ``catches``: all errors of a
 step are handled by the script; ``handles``: those of its backward pass are, and the optimizer steps nevertheless;
 ``persists``: every fifth step is saved to storage; ``accumulates``: the first backward pass of a step keeps its
 gradients to itself; ``scaled``: mixed precision with a scaler; ``compiled``: the model is compiled, and so is each DDP
 model; ``drawless``: no dropout, so that no random number is drawn; ``loader``: batches come from a forked process;
-``threads``: another thread computes all the time.
+``threads``: another thread computes all the time; ``early``: the loss is reported before the backward pass.
 
 It prints its process and its weights at its end, so that a disturbed run can be compared with an undisturbed one.
 """
@@ -36,7 +37,7 @@ import ftcore.worker as ft
 HERE = Path.cwd()
 UNTIL, MODE = int(sys.argv[1]), sys.argv[2:]
 NAMED = HERE / "batches"
-BATCHES = {"poisoned": [], "lacks": [], **(json.loads(NAMED.read_text()) if NAMED.exists() else {})}
+BATCHES = {"poisoned": [], "only": None, "lacks": [], **(json.loads(NAMED.read_text()) if NAMED.exists() else {})}
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -87,7 +88,8 @@ class Batches(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
         for number in itertools.count(self.first):
             source = torch.Generator().manual_seed(1000 * rank + number)
             batch = torch.randn(2, 8, 16, generator=source)
-            yield batch * float("nan") if number in BATCHES["poisoned"] else batch
+            poisoned = number in BATCHES["poisoned"] and BATCHES["only"] in (None, rank)
+            yield batch * float("nan") if poisoned else batch
 
 
 class Numbers:
@@ -196,6 +198,8 @@ def train(step: ft.TrainingStep) -> None:
         loss = forward(batch[1])
     else:
         loss = forward(batch[0]) + forward(batch[1])
+    if "early" in MODE:
+        step.report(loss=loss.item())
     at("backward", step.number)
     try:
         scaler.scale(loss).backward()
