@@ -1,8 +1,9 @@
 """Abnormal global gradient norms: the threshold that ranks compare with, and the values that they reported. Pure.
 
 A rank whose norm is at or over the threshold stops the step before the optimizer changes the state, and reports it
-(``fault.observed`` of kind ``norm``). A policy has the step computed again, or its batch left out. If the step is
-tolerated and abnormal again, the rank continues and reports it with ``again`` among the values: that opens no incident.
+(``fault.observed`` of kind ``norm``). So does one whose loss is not finite: no norm of its gradients can be. A policy
+has the step computed again, or its batch left out. If the step is tolerated and abnormal again, the rank continues and
+reports it with ``again`` among the values: that opens no incident.
 """
 
 import math

@@ -47,7 +47,7 @@ class StepLimits:
         if limit is None:
             return None
         if norm is not None and not norm < limit:
-            what = f"norm: {norm:.4g} where the threshold is {limit:.4g}"
+            what = f"norm: {norm:.4g}, where the threshold is {limit:.4g},"
             return None if scaled and not math.isfinite(norm) else AbnormalStep(what, norm, limit)
         if loss is not None and not math.isfinite(loss) and not scaled:
             return AbnormalStep(f"loss: {loss:.4g}", math.nan, limit)

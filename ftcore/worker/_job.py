@@ -377,8 +377,11 @@ class TrainingJob:
         if not kind:
             return False
         self._is_damaged = kind == UCE
-        values = {"norm": error.norm, "at": number, "limit": error.limit} if isinstance(error, AbnormalStep) else {}
-        self._link.report(kind, number - 1, f"{type(error).__name__}: {error}", **values)
+        if isinstance(error, AbnormalStep):
+            values = {"norm": error.norm, "at": number, "limit": error.limit}
+            self._link.report(kind, number - 1, f"{error} at step {number}", **values)
+        else:
+            self._link.report(kind, number - 1, f"{type(error).__name__}: {error}")
         return True
 
     def _ended_by_fault(self, link: _rounds.RoundLink, number: int) -> bool:

@@ -44,6 +44,7 @@ class RecomputeStep:
     doc: ClassVar[str] = "Compute an abnormal step again, from the state before it, without ending a process."
     conditions: ClassVar[tuple[str, ...]] = (
         "takes a global gradient norm at or over `global_norm_spike_threshold` (`norm`), if all workers are alive",
+        "takes a loss that is not finite and is reported before the optimizer's step, as such a norm",
         "with `tolerate`, a step that is abnormal again is accepted and recorded; it costs no attempt",
         "without `tolerate`, passes a step that is abnormal again",
         "passes when `max_recomputed` in `window` are spent: frequent abnormal steps are not a device's wrong results",

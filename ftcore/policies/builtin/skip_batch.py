@@ -42,6 +42,7 @@ class SkipBatch:
     doc: ClassVar[str] = "Leave out the batch of an abnormal step, without ending a process or reading a checkpoint."
     conditions: ClassVar[tuple[str, ...]] = (
         "takes a global gradient norm at or over `global_norm_spike_threshold` (`norm`), if all workers are alive",
+        "takes a loss that is not finite and is reported before the optimizer's step, as such a norm",
         "passes if the script has not registered its data (`step.batch`), or skips data by code of its own",
         "passes when `max_skipped` in `window` are spent: then a single batch is not the cause",
     )

@@ -31,6 +31,9 @@ NORMS_FILE = "abnormal_global_norm.json"
 CLOSE_S = 5.0
 """How long the end of a term waits for a write in progress."""
 
+RETRY_S = 30.0
+"""Seconds from a failed write to the next try; at the end of the term there is a last one."""
+
 logger = structlog.get_logger()
 
 Values = Mapping[str, Sequence[float | None]]
@@ -43,6 +46,7 @@ class NormsFile:
         self._values: Values | None = None
         self._written: Values | None = None
         self._url = ""
+        self._closes = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def committed(self, batch: Sequence[Event], state: JobState) -> None:
@@ -62,15 +66,21 @@ class NormsFile:
 
     async def _write(self) -> None:
         while self._values is not None and self._values != self._written:
-            values = self._values
+            values, is_last = self._values, self._closes.is_set()
             try:
                 await asyncio.to_thread(update, self._url, values)
+                self._written = values
             except (CheckpointError, OSError) as error:
                 logger.warning("cannot write the abnormal norms; training goes on", error=str(error))
-            self._written = values
+                if is_last:
+                    return
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S):
+                        await self._closes.wait()
 
     async def close(self) -> None:
-        """Wait for a write in progress."""
+        """Wait for a write in progress, and try a failed one once more."""
+        self._closes.set()
         if self._task is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):

@@ -127,6 +127,22 @@ def test_a_loss_that_ends_the_script_is_told_before_its_end(tmp_path: Path) -> N
         assert len(job.of("incident.opened")) == 1
 
 
+def test_a_norm_is_told_where_no_step_can_be_stopped(tmp_path: Path) -> None:
+    """The script reports norms and registers nothing: the log says why `recompute_step` does nothing."""
+    with ftrun(tmp_path) as job:
+        job.always(0, "report(step, grad_norm=9.0 if step == 3 else 1.0)")
+        job.drop("policy.yaml", "version: 1\nchain:\n- recompute_step\n- process_restart\n- stop\n")
+        run = job.start("--policy", "policy.yaml")
+        seen = job.wait("fault.observed").data
+        assert (seen.source, seen.kind, seen.values["at"], seen.values["limit"]) == ("detector", "norm", 3, 3)
+        passed = job.wait("policy.considered", policy="recompute_step").data
+        assert passed.verdict == "pass" and "needs `retry`" in passed.reason
+        assert "needs `retry`" in job.ftctl("explain", "--job", job.job).stdout
+        job.finish()
+        assert run.end() == 0
+        assert len(job.of("world.formed")) == 1
+
+
 def test_a_loss_that_stays_nan_is_told_by_default(tmp_path: Path) -> None:
     """No policy file: one alert with both remedies, in the log, on the console, in the status and at the job's end."""
     with ftrun(tmp_path) as job:

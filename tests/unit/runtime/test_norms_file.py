@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from ftcore.errors import CheckpointError
 from ftcore.events.job import JobSpec
 from ftcore.policies.chain import default_entry
 from ftcore.policies.file.config import default_chain
-from ftcore.runtime.master.norms_file import NORMS_FILE, NormsFile, update
+from ftcore.runtime.master.norms_file import NORMS_FILE, NormsFile, Values, update
 from ftcore.testing.driver import JobDriver
 
 
@@ -103,3 +104,32 @@ def test_a_damaged_file_is_replaced(tmp_path: Path):
     (tmp_path / NORMS_FILE).write_text("{")
     update(str(tmp_path), {"1": [3.5]})
     assert json.loads((tmp_path / NORMS_FILE).read_text()) == {"1": [3.5]}
+
+
+@pytest.mark.parametrize("retry_s", [0.01, 3600.0], ids=["after a time", "at the end"])
+def test_a_write_that_fails_is_tried_again(tmp_path: Path, retry_s: float, monkeypatch: pytest.MonkeyPatch):
+    """The storage is away for a while."""
+    monkeypatch.setattr("ftcore.runtime.master.norms_file.RETRY_S", retry_s)
+    folder, tried = tmp_path / "saved", threading.Event()
+    folder.write_text("no directory")
+    driver = job(folder)
+    abnormal(driver, 2, 4.0)
+
+    def fail(url: str, values: Values) -> None:
+        tried.set()
+        update(url, values)
+
+    monkeypatch.setattr("ftcore.runtime.master.norms_file.update", fail)
+
+    async def follow() -> None:
+        file = NormsFile()
+        file.committed((), driver.state)
+        assert await asyncio.to_thread(tried.wait, 60)
+        folder.unlink()
+        if retry_s < 1:
+            while not (folder / NORMS_FILE).exists():
+                await asyncio.sleep(0.01)
+        await file.close()
+
+    asyncio.run(follow())
+    assert json.loads((folder / NORMS_FILE).read_text()) == {"2": [4.0]}
