@@ -25,6 +25,7 @@ DECLARED_BY: dict[Ability, str] = {
     A.INTERVAL: "a script that leaves the interval of saves to ftcore (`persist_every='auto'`)",
     A.ROLLBACK: "a script that can resume from an older checkpoint",
     A.SKIP: "a script that can skip data",
+    A.TOKENS: "a script that says how many tokens a step has (`steps(tokens=...)`)",
     A.REPLICAS: "a job that holds every part of its state on two ranks",
 }
 """Who declares each ability. A test checks that none is missing."""
@@ -32,7 +33,7 @@ DECLARED_BY: dict[Ability, str] = {
 LACKS = "needs "
 """Prefix of the reason of a policy that is skipped because the job lacks an ability."""
 
-OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT, A.SAVE, A.INTERVAL, A.RETRY, A.PARK, A.RESIZE)
+OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT, A.SAVE, A.INTERVAL, A.RETRY, A.PARK, A.RESIZE, A.TOKENS)
 """Abilities that the running workers report themselves (``workers.stepped``); no file declares them."""
 
 OF_REGISTERED: tuple[Ability, ...] = (A.ROLLBACK, A.SKIP)

@@ -53,6 +53,8 @@ class Ability(StrEnum):
     """The script can resume from the checkpoint of a given step."""
     SKIP = "skip"
     """The script can skip a given amount of data."""
+    TOKENS = "tokens"
+    """The script says how many tokens a step has, so that its registered data can be skipped by tokens."""
     REPLICAS = "replicas"
     """At least two ranks hold every part of the state."""
 

@@ -38,6 +38,7 @@ PACED: Final = 32
 RETRIES: Final = 64
 PARKS: Final = 128
 RESIZES: Final = 256
+TOKENS: Final = 512
 ABILITIES: Final = {
     WAITS: "pause",
     SAVES: "checkpoint",
@@ -48,6 +49,7 @@ ABILITIES: Final = {
     RETRIES: "retry",
     PARKS: "park",
     RESIZES: "resize",
+    TOKENS: "tokens",
 }
 """Abilities of the job (``ftcore.policies.base.Ability``) by bit."""
 

@@ -32,6 +32,7 @@ or fields that earlier logs lack needs no revision.
 | 23 | a fault that is no node's is no reason to check nodes before a restart |
 | 24 | a norm that a detector reports is that of a complete step: a warning, and no step is computed again for it |
 | 25 | a spike of the loss opens an incident once at least half of the ranks that report a loss find it |
+| 26 | registered data is skipped by tokens, if the script says how many a step has |
 """
 
 from typing import TYPE_CHECKING, Final
@@ -89,7 +90,9 @@ STOPPED_BY_RANK: Final = 24
 
 RANKS_AGREE: Final = 25
 
-NEWEST: Final = 25
+BY_TOKENS: Final = 26
+
+NEWEST: Final = 26
 """The revision of masters of this ftcore."""
 
 

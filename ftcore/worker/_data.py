@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ftcore.shm.boundary import SKIPS
+from ftcore.shm.boundary import SKIPS, TOKENS
 from ftcore.worker import _environment
 from ftcore.worker._progress import progress
 from ftcore.worker._rng import get_rng_states, set_rng_states
@@ -16,11 +16,13 @@ class RegisteredData:
 
     Attributes:
         source: the registered object; None: there is none.
+        tokens: tokens of one step of all ranks; 0: not known.
         positioned: reports where the samples continue; None: nothing is reported.
     """
 
     def __init__(self) -> None:
         self.source: Any = None
+        self.tokens = 0
         self.positioned: Callable[[dict[str, Any]], None] | None = None
         self._batches: Iterator[Any] | None = None
 
@@ -40,7 +42,7 @@ class RegisteredData:
             self._batches = self._begin_after(step)
             words = progress().boundary_words
             if self.positioned is not None and words is not None:
-                words.can(SKIPS)
+                words.can(SKIPS | (TOKENS if self.tokens else 0))
         declare = getattr(self.source, "take_declaration", None)
         if self.positioned is not None and callable(declare) and os.environ.get("RANK", "0") == "0":
             declaration = declare()
@@ -70,7 +72,7 @@ class RegisteredData:
 
     def skips(self) -> dict[int, int]:
         """The batches that this round leaves out, by the step after which they are."""
-        return _environment.skips() if self.source is not None else {}
+        return _environment.skips(self.tokens) if self.source is not None else {}
 
     def skip(self, batches: int, step: int) -> None:
         """Leave out batches.

@@ -54,12 +54,17 @@ def local_ranks() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def skips() -> dict[int, int]:
-    """The batches to skip, by the step after which they are."""
+def skips(tokens: int) -> dict[int, int]:
+    """The batches to skip, by the step after which they are.
+
+    Args:
+        tokens: tokens of a step of all ranks, which has one batch of each; 0: what is to be skipped in tokens is not.
+    """
     found: dict[int, int] = {}
     for each in json.loads(os.environ.get(SKIP_ENV) or "[]"):
-        if each["unit"] == "batches":
-            found[each["step"]] = found.get(each["step"], 0) + each["amount"]
+        size = 1 if each["unit"] == "batches" else tokens
+        if size:
+            found[each["step"]] = found.get(each["step"], 0) - (-each["amount"] // size)
     return found
 
 

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ftcore.batch import RankBatch
 from ftcore.errors import CheckpointError
-from ftcore.shm.boundary import GOES_BACK, PACED, PARKS, RESIZES, RETRIES, STAGES
+from ftcore.shm.boundary import GOES_BACK, PARKS, RESIZES, RETRIES, STAGES
 from ftcore.shm.page import PageWriter
 from ftcore.worker import _batch, _connections, _environment, _groups, _rate, _rounds
 from ftcore.worker._abnormal import AbnormalStep, StepLimits
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._data import RegisteredData
+from ftcore.worker._interval import PersistInterval, is_due
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
 from ftcore.worker._progress import progress
 from ftcore.worker._rounds import COLLECTIVE, NORM, UCE
@@ -34,7 +35,6 @@ from ftcore.worker._sections import sections
 from ftcore.worker._step import TrainingStep
 
 if TYPE_CHECKING:
-    from ftcore.shm.boundary import BoundaryWords
     from ftcore.worker.state.collect import StateCollection
     from ftcore.worker.state.load import LoadedState
     from ftcore.worker.state.stage import StateStager
@@ -58,8 +58,8 @@ class TrainingJob:
         self._keeper: KeeperClient | None = None
         self._stager: StateStager | None = None
         self._data = RegisteredData()
-        self._save_every = self._persist_every = 0
-        self._pace: BoundaryWords | None = None
+        self._save_every = 0
+        self._interval = PersistInterval()
         self._until: int | None = None
         self._resizes = False
         self._said = ""
@@ -187,6 +187,7 @@ class TrainingJob:
         persist_every: int | Literal["auto"] = "auto",
         start: int = 0,
         resizes: bool = False,
+        tokens: int = 0,
     ) -> Iterator[TrainingStep]:
         """Restore the state, and yield the steps that remain.
 
@@ -202,31 +203,20 @@ class TrainingJob:
                 own.
             resizes: this process can go on with another number of ranks, when the job shrinks or grows: in functions of
                 ``on_round``, the script takes anew what depends on that number, as ``global_batch`` or ``WORLD_SIZE``.
+            tokens: tokens of one step of all ranks, so that a rollback can skip registered data by tokens; 0: unknown.
 
         Raises:
             ValueError: a number is below 0, or ``persist_every`` is another text.
             CheckpointError: see ``load``.
         """
         chosen: Any = 0 if persist_every == "auto" else persist_every
-        if not isinstance(chosen, int) or min(save_every, chosen, until or 0, start) < 0:
-            found = f"{until}, {save_every}, {persist_every}, {start}"
+        if not isinstance(chosen, int) or min(save_every, chosen, until or 0, start, tokens) < 0:
+            found = f"{until}, {save_every}, {persist_every}, {start}, {tokens}"
             raise ValueError(f"expected numbers of at least 0, or 'auto' for persist_every; found {found}")
-        self._save_every, self._persist_every, self._until, self._resizes = save_every, chosen, until, resizes
-        if persist_every == "auto":
-            self._leave_interval()
+        self._save_every, self._until, self._resizes = save_every, until, resizes
+        self._interval.set(persist_every, progress().boundary_words if self._stager is not None else None)
+        self._data.tokens = tokens
         return self._steps(self.load() or start)
-
-    def _leave_interval(self) -> None:
-        """Leave the interval of saves to storage to the master, if there is a storage."""
-        words = progress().boundary_words
-        if self._stager is None or words is None or not os.environ.get(_environment.CHECKPOINTS_ENV):
-            return
-        self._persist_every, self._pace = int(os.environ.get(_environment.PERSIST_EVERY_ENV, "0")), words
-        words.can(PACED)
-
-    def _must_persist(self, number: int) -> bool:
-        every, pace = self._persist_every, self._pace
-        return _is_due(number, every) if pace is None else pace.must_persist(number, every)
 
     def _steps(self, number: int) -> Iterator[TrainingStep]:
         self._publish()
@@ -306,8 +296,8 @@ class TrainingJob:
         self._data.step_ended(number)
         progress().report(number, loss, grad_norm)
         complete = not _groups.has_failed()
-        persist = number == self._until or self._must_persist(number)
-        if complete and (persist or _is_due(number, self._save_every)):
+        persist = number == self._until or self._interval.is_due(number)
+        if complete and (persist or is_due(number, self._save_every)):
             self.save(number, persist)
         step_boundary().reached(number, complete)
 
@@ -439,8 +429,7 @@ class TrainingJob:
         progress().new_round(page)
         sections().new_round(page.sections)
         step_boundary().new_round(page.boundary)
-        if self._pace is not None and page.boundary is not None:
-            self._persist_every, self._pace = int(os.environ.get(_environment.PERSIST_EVERY_ENV, "0")), page.boundary
+        self._interval.new_round(page.boundary)
         self._limits.new_round()
         _rate.install()
         rank, local_rank, round_ = _environment.ranks_and_round()
@@ -480,10 +469,6 @@ class TrainingJob:
         if problem != self._said:
             self._said = problem
             print(f"ftcore: {text}", file=sys.stderr, flush=True)
-
-
-def _is_due(number: int, every: int) -> bool:
-    return every > 0 and number % every == 0
 
 
 _of_process: TrainingJob | None = None

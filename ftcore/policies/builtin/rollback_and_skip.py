@@ -22,6 +22,7 @@ from ftcore.policies.rollback import (
 from ftcore.policies.situation import in_a_row, script_declares
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
+from ftcore.states.revisions import BY_TOKENS, follows
 from ftcore.wording import format_duration
 
 
@@ -59,7 +60,8 @@ class RollbackAndSkip:
         "goes back `before` steps, or to the latest checkpoint before the fault, as `back` says; the n-th rollback in "
         "`again` goes n times as far back and skips n times as much",
         "passes if steps are not counted from the start of the training, or the script cannot skip data; a script that "
-        "registered its data (`step.batch`) skips batches without code of its own",
+        "registered its data (`step.batch`) skips without code of its own, by tokens if it says how many a step has "
+        "(`steps(tokens=...)`)",
         "keeps the processes if the script reports the ability `retry` and skips no data by code of its own: they load "
         "the checkpoint and go on",
         "passes when `max_rollbacks` in `window` are spent",
@@ -76,8 +78,9 @@ class RollbackAndSkip:
             return Pass(reason=why)
         if options.skip > 0 and not job.can(Ability.SKIP):
             return Pass(reason="cannot skip data: the job does not declare `skip`; to go back only, set `skip: 0`")
-        if options.skip > 0 and options.skip_unit != "batches" and not script_declares(job, Ability.SKIP):
-            return Pass(reason="registered data is skipped by batches; expected `skip_unit: batches`")
+        if options.skip > 0 and options.skip_unit != "batches" and not _counts_tokens(job):
+            how = "; or pass the tokens of a step to `steps(tokens=...)`" if follows(job, BY_TOKENS) else ""
+            return Pass(reason=f"registered data is skipped by batches; expected `skip_unit: batches`{how}")
         why = spent(job, self.name, options.max_rollbacks, options.window, "rollbacks")
         if why:
             return Pass(reason=why)
@@ -111,6 +114,11 @@ class RollbackAndSkip:
 def _stays(job: JobState, skip: int) -> bool:
     """Whether the processes go back as they are; a script that skips by itself reads what to skip at its start."""
     return goes_back_in_place(job) and not (skip and script_declares(job, Ability.SKIP))
+
+
+def _counts_tokens(job: JobState) -> bool:
+    """Whether data can be skipped by tokens."""
+    return script_declares(job, Ability.SKIP) or (job.can(Ability.TOKENS) and follows(job, BY_TOKENS))
 
 
 def _amount(options: RollbackAndSkipOptions, times: int, back: int) -> int:

@@ -65,7 +65,7 @@ MEANINGS: Mapping[str, str] = {
     "job: replicas: optimizer_shard": "number of data-parallel ranks over which parameters or the optimizer's state "
     "are split; with 4 of 8 ranks, 0 and 4 hold the same state. A divisor of `data_parallel`, at most half of it",
     "job: abilities": "what the script can do: `rollback`, `skip`. The running script itself reports `pause`, "
-    "`checkpoint`, `save`, `interval`, `retry` and `park`",
+    "`checkpoint`, `save`, `interval`, `retry`, `park`, `resize` and `tokens`",
     "job: checkpoint_every": "steps between two checkpoints; used to check the options of rollbacks",
     "job: checkpoints": "checkpoints that ftcore writes, as `checkpoints: {kept: 5}`",
     **{f"job: checkpoints: {key}": option.doc for key, option in CHECKPOINTS.items()},

@@ -88,7 +88,7 @@ SKIPPING = """
 version: 1
 job: {checkpoints: {kept: 20}}
 chain:
-- rollback_and_skip: {on: [loss-nan], before: 5, skip: 10}
+- rollback_and_skip: {on: [loss-nan], before: 5, AMOUNT}
 - process_restart
 - stop
 """
@@ -110,10 +110,15 @@ def trained(job: Ftrun, rank: int) -> list[tuple[int, int]]:
     return [(int(step), int(batch)) for step, batch in map(str.split, lines)]
 
 
-@pytest.mark.parametrize("data", ["data", "samples"])
-def test_a_rollback_skips_batches_of_registered_data(job: Ftrun, data: str) -> None:
-    """The script has no code for it; a restart afterwards does not skip again. ``ftctl samples`` accounts for it."""
-    job.drop("policy.yaml", SKIPPING)
+@pytest.mark.parametrize(
+    ("data", "amount", "unit"), [("data", 10, "batches"), ("samples", 39, "tokens")], ids=["batches", "tokens"]
+)
+def test_a_rollback_skips_batches_of_registered_data(job: Ftrun, data: str, amount: int, unit: str) -> None:
+    """The script has no code for it; a restart afterwards does not skip again. ``ftctl samples`` accounts for it.
+
+    A step has four tokens: 39 are ten batches.
+    """
+    job.drop("policy.yaml", SKIPPING.replace("AMOUNT", f"skip: {amount}, skip_unit: {unit}"))
     job.drop("limit", "7")
     job.always(0, SLOW_THEN_HELD)
     flags = ("--nproc-per-node", "2", "--policy", "policy.yaml", "--checkpoints", "saved")
@@ -129,6 +134,7 @@ def test_a_rollback_skips_batches_of_registered_data(job: Ftrun, data: str) -> N
     go(job)
     assert run.end() == 0
     assert job.of("job.rolled_back")[0].data.step == 10
+    assert [(event.data.amount, event.data.unit) for event in job.of("data.skipped")] == [(amount, unit)]
     (skipped,) = [event.data for event in job.of("batches.skipped")]
     assert (skipped.step, skipped.batches) == (10, 10)
     for rank in (0, 1):

@@ -85,7 +85,8 @@ def told(name: str, number: int) -> None:
         exec(code, {"os": os, "sys": sys, "time": time, "step": number})
 
 
-for step in job.steps(until=UNTIL, persist_every="auto" if PERSIST_EVERY == "auto" else int(PERSIST_EVERY)):
+persist_every = "auto" if PERSIST_EVERY == "auto" else int(PERSIST_EVERY)
+for step in job.steps(until=UNTIL, persist_every=persist_every, tokens=4):
     with step:
         told("do", step.number)
         told("always", step.number)
