@@ -39,7 +39,7 @@ def defer(turn: Turn, incident: IncidentState) -> bool:
     want = _wanted(state, incident)
     if not terms.replace and not _ready(state, incident) < want <= _joined(state, incident):
         return False
-    if terms.replace and not plan.effect:
+    if terms.replace and plan.order is None:
         order_replacements(turn, incident, keep=True)
     assert state.spec is not None
     patience_s = state.spec.timing.return_window_s if terms.patience_s is None else terms.patience_s
@@ -53,11 +53,12 @@ def advance_deferred(turn: Turn) -> bool:
     if incident is None or not is_deferred(incident) or state.requests.held:
         return False
     plan = incident.plan_in_force()
-    if plan.refused:
-        if plan.effect in state.orders.open:
-            turn.emit(ActionSuperseded(effect=plan.effect, reason=plan.refused), incident=incident.id)
-        turn.emit(IncidentEscalated(policy=plan.policy, reason=plan.refused), incident=incident.id)
-    elif plan.effect in state.orders.open:
+    launch = plan.order
+    if launch is not None and launch.refused:
+        if launch.effect in state.orders.open:
+            turn.emit(ActionSuperseded(effect=launch.effect, reason=launch.refused), incident=incident.id)
+        turn.emit(IncidentEscalated(policy=plan.policy, reason=launch.refused), incident=incident.id)
+    elif launch is not None and launch.effect in state.orders.open:
         return False  # no node leaves before the platform has accepted the launch
     elif _ready(state, incident) >= _wanted(state, incident):
         _depart(turn, incident, _standing_by(state, incident))

@@ -137,27 +137,28 @@ def advance_plan(turn: Turn) -> bool:
     if incident is None or not is_acting(incident):
         return False
     plan = incident.plan_in_force()
-    if not plan.effect:
+    ordered = plan.order
+    if ordered is None:
         return False
-    if plan.refused and not (follows(state, BEGUN_FROM) and _must_persist(state, plan)):
-        pausing = state.orders.open[plan.effect].waiting if plan.effect in state.orders.open else None
-        if plan.effect in state.orders.open:
-            turn.emit(ActionSuperseded(effect=plan.effect, reason=plan.refused), incident=incident.id)
-        stopped = isinstance(plan.terms.command, PauseWorkers) or plan.finds
+    if ordered.refused and not (follows(state, BEGUN_FROM) and _must_persist(state, plan)):
+        pausing = state.orders.open[ordered.effect].waiting if ordered.effect in state.orders.open else None
+        if ordered.effect in state.orders.open:
+            turn.emit(ActionSuperseded(effect=ordered.effect, reason=ordered.refused), incident=incident.id)
+        stopped = isinstance(plan.terms.command, PauseWorkers) or ordered.finds
         if stopped and state.requests.paused_for is None:
-            order_resume(turn, None if plan.finds else pausing)
-        turn.emit(IncidentEscalated(policy=plan.policy, reason=plan.refused), incident=incident.id)
+            order_resume(turn, None if ordered.finds else pausing)
+        turn.emit(IncidentEscalated(policy=plan.policy, reason=ordered.refused), incident=incident.id)
         return True
-    if plan.kind != PlanKind.IN_PLACE or plan.effect in state.orders.open or not is_recovering(state):
+    if plan.kind != PlanKind.IN_PLACE or ordered.effect in state.orders.open or not is_recovering(state):
         return False
     policy, terms = plan.policy, plan.terms
     assert terms.command is not None
-    if plan.finds:
+    if ordered.finds:
         if isinstance(terms.command, SaveCheckpoint) and not all_workers_alive(state):
             reason = "a node was lost before all ranks could stop at one step boundary"
             turn.emit(IncidentEscalated(policy=policy, reason=reason), incident=incident.id)
             return True
-        if not plan.boundary or not order_in_place(turn, incident, at_boundary(terms.command, plan.boundary)):
+        if not ordered.boundary or not order_in_place(turn, incident, at_boundary(terms.command, ordered.boundary)):
             turn.emit(
                 IncidentEscalated(policy=policy, reason="no worker reaches a step boundary"), incident=incident.id
             )
@@ -165,10 +166,11 @@ def advance_plan(turn: Turn) -> bool:
     if _must_persist(state, plan):
         why_not = order_persist(turn, incident)
         if why_not:
-            turn.emit(IncidentEscalated(policy=policy, reason=plan.refused or why_not), incident=incident.id)
-        if why_not or plan.effect in state.orders.open:
+            turn.emit(IncidentEscalated(policy=policy, reason=ordered.refused or why_not), incident=incident.id)
+        ordered = plan.order
+        if why_not or (ordered is not None and ordered.effect in state.orders.open):
             return True
-    if plan.saved_step is not None and awaits_manifest(state, plan.saved_step):
+    if ordered is not None and ordered.saved_step is not None and awaits_manifest(state, ordered.saved_step):
         return False
     done = _FULFILLED[tag_of(terms.command)]
     turn.emit(PlanApplied(policy=policy, then=terms.then), incident=incident.id)
@@ -185,5 +187,5 @@ def _must_persist(state: JobState, plan: TakenPlan) -> bool:
     A node that has nothing to stage, such as one whose worker died before it registered its state, refuses: what the
     others hold decides.
     """
-    stages = isinstance(plan.terms.command, SaveCheckpoint) and not plan.persists
+    stages = isinstance(plan.terms.command, SaveCheckpoint) and not (plan.order is not None and plan.order.persists)
     return stages and registers_state(state) and (has_storage(state) or follows(state, BEGUN_FROM))

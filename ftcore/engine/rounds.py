@@ -90,9 +90,9 @@ def advance_recovering(turn: Turn) -> bool:
         return rescuing
     if timers.is_running(state, timers.DiagnosisTimer()):
         return False
-    if plan.terms.replace and not plan.effect and order_replacements(turn, incident):
+    if plan.terms.replace and plan.order is None and order_replacements(turn, incident):
         return True
-    if plan.effect in state.orders.open:
+    if plan.order is not None and plan.order.effect in state.orders.open:
         return False  # no node is released before the platform has accepted the launch of its replacement
     if order_deletions(turn, incident):
         return True

@@ -63,20 +63,24 @@ class RunEnding:
 
 
 @attrs.define(kw_only=True)
-class HoldState:
-    """Healthy workers that stop at one step boundary and save there in memory, before a plan stops them.
+class PlanOrder:
+    """An order of a plan to nodes or to the platform: the newest of those that follow each other.
 
     Args:
-        effect: the order in progress: to find the boundary, or to save there.
-        finds: it is the first of them.
+        effect: its name in the log.
+        finds: it is to find a step boundary; the order that is meant follows it.
         boundary: the latest step boundary that a node has answered; 0: none yet.
-        refused: why an order failed: the workers are stopped where they are; empty: none has.
+        persists: a save ends on storage: at a step boundary, or of shards that survivors have staged.
+        refused: why it was refused, or failed; empty: it was not.
+        saved_step: the newest step that a node had completed at the end of that save; None: not known.
     """
 
     effect: str
-    finds: bool
+    finds: bool = False
     boundary: int = 0
+    persists: bool = False
     refused: str = ""
+    saved_step: int | None = None
 
 
 @attrs.define(kw_only=True)
@@ -93,14 +97,10 @@ class TakenPlan:
         wait_s: seconds that the next round is held back.
         deadline_s: seconds within which the outcome must show; 0: no limit.
         ending: how the run ends; None unless the kind is ``end``.
-        effect: the plan's own order to nodes or to the platform; empty: none yet.
-        refused: why that order was refused; empty: it was not.
-        finds: that order is to find a step boundary; the plan's command follows it.
-        boundary: the latest step boundary that a node has answered; 0: none yet.
-        persists: the save in progress ends on storage: at a step boundary, or of shards that survivors have staged.
-        hold: the workers save at one step boundary and wait there, before the plan stops them; None: they do not.
+        order: the plan's own order; None: it gave none yet.
+        hold: the order by which healthy workers save at one step boundary in memory and wait there, before the plan
+            stops them; None: they do not.
         rescue: the order to write to storage what only leaving nodes hold; empty: none was given.
-        saved_step: the newest step that a node had completed at the end of that save; None: not known.
         deferred_at: the master's time, in nanoseconds, since which the job trains on until other nodes are ready; None
             unless the incident is deferred.
     """
@@ -114,14 +114,9 @@ class TakenPlan:
     wait_s: float
     deadline_s: float
     ending: RunEnding | None = None
-    effect: str = ""
-    refused: str = ""
-    finds: bool = False
-    boundary: int = 0
-    persists: bool = False
-    hold: HoldState | None = None
+    order: PlanOrder | None = None
+    hold: PlanOrder | None = None
     rescue: str = ""
-    saved_step: int | None = None
     deferred_at: int | None = None
 
 

@@ -12,7 +12,7 @@ from ftcore.states.evidence import REPORTS_MAX, TAIL_BYTES_MAX, Report
 from ftcore.states.incident import INCIDENT
 from ftcore.states.job import JOB
 from ftcore.states.membership import NodeState
-from ftcore.states.model import AbilitiesState, ActionState, HoldState, IncidentState, JobState, TakenPlan
+from ftcore.states.model import AbilitiesState, ActionState, IncidentState, JobState, PlanOrder
 from ftcore.states.node import NODE, OUTGOING
 from ftcore.states.phases import is_acting
 from ftcore.states.table import Machine
@@ -172,7 +172,7 @@ def step_node(state: JobState, found: NodeState, trigger: str, changes: Changes)
 def given_up(state: JobState, found: NodeState) -> bool:
     """Whether a node is leaving, or the plan in force excludes it and has already issued its own order."""
     known = state.incident
-    if known is None or known.plan is None or not is_acting(known) or not known.plan.effect:
+    if known is None or known.plan is None or not is_acting(known) or known.plan.order is None:
         return found.phase in OUTGOING
     return found.phase in OUTGOING or found.node in known.plan.terms.exclude
 
@@ -194,17 +194,11 @@ def declare_abilities(abilities: AbilitiesState, source: str, names: tuple[str, 
     abilities.lacking = {policy: lacks for policy, lacks in abilities.lacking.items() if not changed & {*lacks}}
 
 
-def plan_of(state: JobState, effect: str) -> TakenPlan | None:
-    """The plan in force, if its own order has this effect."""
+def order_of_plan(state: JobState, effect: str) -> PlanOrder | None:
+    """The order of the plan in force with this effect."""
     plan = state.incident.plan if state.incident is not None else None
-    return plan if plan is not None and plan.effect == effect else None
-
-
-def hold_of(state: JobState, effect: str) -> HoldState | None:
-    """The hold of the plan in force, if its order has this effect."""
-    plan = state.incident.plan if state.incident is not None else None
-    hold = plan.hold if plan is not None else None
-    return hold if hold is not None and hold.effect == effect else None
+    orders = (plan.order, plan.hold) if plan is not None else ()
+    return next((order for order in orders if order is not None and order.effect == effect), None)
 
 
 def not_launched(state: JobState, effect: str) -> None:

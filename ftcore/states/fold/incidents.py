@@ -19,7 +19,7 @@ from ftcore.states.fold.base import (
     step_job,
 )
 from ftcore.states.incident import INCIDENT
-from ftcore.states.model import HISTORY_MAX, IncidentState, JobState, RunEnding, TakenPlan
+from ftcore.states.model import HISTORY_MAX, IncidentState, JobState, PlanOrder, RunEnding, TakenPlan
 from ftcore.states.node import NodePhase
 from ftcore.states.phases import is_deferred, is_paused, is_running
 from ftcore.states.revisions import DISRUPTIONS, NO_CULPRIT, WORKERS_WAIT, follows
@@ -156,7 +156,8 @@ def _incident_escalated(state: JobState, event: Event, data: incident.IncidentEs
     step_job(state, "incident.escalated", changes)
     if open_incident is not None:
         if deferred and open_incident.plan is not None:
-            not_launched(state, open_incident.plan.effect)  # a replacement that joins later stays in standby
+            if open_incident.plan.order is not None:  # a replacement that joins later stays in standby
+                not_launched(state, open_incident.plan.order.effect)
             state.history.streak -= _restarts(open_incident.plan.kind, open_incident.plan.terms)  # nothing stopped
         open_incident.tried.append(data.policy)
         _forget_plan(state, open_incident)
@@ -297,10 +298,11 @@ def _policy_faulted(state: JobState, event: Event, data: policy.PolicyFaulted, c
         advised_nothing(state, ordered, f"was asked and failed: {data.error}")
 
 
-def _launch_under_way(state: JobState, terms: Terms) -> str:
-    """The earlier order that already launches replacements for all nodes that the plan replaces; empty if none does."""
+def _launch_under_way(state: JobState, terms: Terms) -> PlanOrder | None:
+    """The earlier order that already launches replacements for all nodes that the plan replaces; None if none does."""
     effects = {state.membership.launched.get(name, "") for name in terms.replace}
-    return effects.pop() if len(effects) == 1 else ""
+    effect = effects.pop() if len(effects) == 1 else ""
+    return PlanOrder(effect=effect) if effect else None
 
 
 @on(policy.PolicyConsidered)
@@ -328,7 +330,7 @@ def _policy_considered(state: JobState, event: Event, data: policy.PolicyConside
         wait_s=data.wait_s,
         deadline_s=data.deadline_s,
         ending=RunEnding(outcome=data.outcome, exit_code=data.exit_code) if ends else None,
-        effect=_launch_under_way(state, terms),
+        order=_launch_under_way(state, terms),
     )
     if open_incident.kind == "fault" and (terms.replace or terms.quarantine):
         _await_diagnosis(state, event, open_incident)

@@ -29,10 +29,9 @@ from ftcore.states.fold.base import (
     await_others,
     declare_abilities,
     given_up,
-    hold_of,
     not_launched,
     on,
-    plan_of,
+    order_of_plan,
     progress,
     report,
     reporter,
@@ -411,16 +410,15 @@ def _order_obeyed(state: JobState, event: Event, data: node.OrderObeyed, changes
         return
     found, ordered = answer
     del ordered.waiting[found.node]
-    plan = plan_of(state, data.effect)
-    if plan is not None and plan.persists and data.step is not None:
-        plan.saved_step = max(plan.saved_step or 0, data.step)
+    of_plan = order_of_plan(state, data.effect)
+    if of_plan is not None and of_plan.persists and data.step is not None:
+        of_plan.saved_step = max(of_plan.saved_step or 0, data.step)
     if isinstance(ordered.command, OF_KEEPER):
         return  # it is about no worker
     if getattr(ordered.command, "round", found.round) < found.round:
         return  # the order was about workers of an older round
-    finder = plan or hold_of(state, data.effect)
-    if isinstance(ordered.command, FindBoundary) and finder is not None:
-        finder.boundary = max(finder.boundary, data.boundary)
+    if isinstance(ordered.command, FindBoundary) and of_plan is not None:
+        of_plan.boundary = max(of_plan.boundary, data.boundary)
     trigger = f"order.obeyed/{tag_of(ordered.command)}"
     step_node(state, found, trigger, changes)
     if isinstance(ordered.command, ParkWorkers):
@@ -443,10 +441,10 @@ def _order_refused(state: JobState, event: Event, data: node.OrderRefused, chang
     step_node(state, found, "order.refused", changes)
     if isinstance(ordered.command, CommitCheckpoint):
         not_committed(state, event, ordered.command)
-    refuser = plan_of(state, data.effect) or hold_of(state, data.effect)
-    if refuser is not None:
-        refuser.refused = refuser.refused or f"{data.node}: {data.reason}"
-    if isinstance(ordered.command, ResumeWorkers) and (refuser is None or disruptions.is_about_disruption(state)):
+    of_plan = order_of_plan(state, data.effect)
+    if of_plan is not None:
+        of_plan.refused = of_plan.refused or f"{data.node}: {data.reason}"
+    if isinstance(ordered.command, ResumeWorkers) and (of_plan is None or disruptions.is_about_disruption(state)):
         report(state, event, found.node, round_=data.round, message=data.reason)
 
 
@@ -458,6 +456,6 @@ def _platform_answered(state: JobState, event: Event, data: node.PlatformAnswere
     if data.ok:
         return
     not_launched(state, data.effect)
-    plan = plan_of(state, data.effect)
-    if plan is not None:
-        plan.refused = f"the platform declined: {data.reason}"
+    of_plan = order_of_plan(state, data.effect)
+    if of_plan is not None:
+        of_plan.refused = f"the platform declined: {data.reason}"

@@ -30,10 +30,9 @@ from ftcore.states.fold.base import (
     Changes,
     advised_nothing,
     answered,
-    hold_of,
     not_launched,
     on,
-    plan_of,
+    order_of_plan,
     report,
     retire,
     step_incident,
@@ -42,7 +41,7 @@ from ftcore.states.fold.base import (
 )
 from ftcore.states.fold.checkpoints import not_committed, resumed
 from ftcore.states.membership import NodeState
-from ftcore.states.model import HISTORY_MAX, ActionState, HoldState, JobState, TakenPlan
+from ftcore.states.model import HISTORY_MAX, ActionState, JobState, PlanOrder, TakenPlan
 from ftcore.states.phases import has_ended
 from ftcore.states.rounds import PlannedRound, WorldState
 from ftcore.states.worker import WorkerPhase
@@ -225,15 +224,15 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
 
 def _plans_own(plan: TakenPlan, effect: str, command: Command) -> None:
     """Record the order of a plan as the one in progress."""
-    finds = isinstance(command, FindBoundary)
+    made = PlanOrder(effect=effect, finds=isinstance(command, FindBoundary))
     if plan.kind == "restart" and isinstance(command, FindBoundary | SaveCheckpoint):
-        plan.hold = HoldState(effect=effect, finds=finds)
-        return
-    if plan.kind == "restart" and isinstance(command, PersistShards):
+        plan.hold = made
+    elif plan.kind == "restart" and isinstance(command, PersistShards):
         plan.rescue = effect
-        return
-    plan.effect, plan.refused, plan.finds, plan.boundary = effect, "", finds, 0
-    plan.persists = isinstance(command, PersistShards) or getattr(command, "boundary", 0) > 0
+    else:
+        made.persists = isinstance(command, PersistShards) or getattr(command, "boundary", 0) > 0
+        made.saved_step = plan.order.saved_step if plan.order is not None else None
+        plan.order = made
 
 
 def _order_node(
@@ -251,9 +250,9 @@ def _order_node(
 def _action_failed(state: JobState, event: Event, data: action.ActionFailed, changes: Changes) -> None:
     ordered = state.orders.open.get(data.effect)
     not_launched(state, data.effect)
-    plan = plan_of(state, data.effect) or hold_of(state, data.effect)
-    if plan is not None:
-        plan.refused = data.reason
+    of_plan = order_of_plan(state, data.effect)
+    if of_plan is not None:
+        of_plan.refused = data.reason
         resumes = ordered is not None and isinstance(ordered.command, ResumeWorkers)
         if ordered is not None and resumes and disruptions.is_about_disruption(state):
             for name in ordered.waiting:  # no operator would notice it
