@@ -419,7 +419,7 @@ def test_a_candidate_is_started_after_a_time_without_a_leader(agent):
 
 def test_a_heartbeat_has_the_slowest_step(running):
     """Of workers that report steps; none after they are stopped."""
-    assert running.pulse((page(5), page(4))) == core.Pulse(round=1, step=4, loss=0.5)
+    assert running.pulse((page(5), page(4))) == core.Pulse(round=1, step=4, loss=0.5, reporting=2)
     assert running.pulse((None, None)) == core.Pulse(round=1)
     running.obey(stop(1))
     assert running.pulse((page(5), page(4))) == core.Pulse(round=0)
