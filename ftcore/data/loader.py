@@ -1,8 +1,9 @@
 """Loads the micro-batches of a rank, from any position, in a world of any size.
 
 The position counts what the training has taken, not what workers of the loader have read ahead. So a state that was
-saved after a step continues with the next one. Starting to read draws no random number of the process: a restarted
-training has the random numbers of an undisturbed one.
+saved after a step continues with the next one. Starting to read draws no random number of the process, and those that
+a sample draws in a process of the loader follow from its place: a restarted training has the random numbers of an
+undisturbed one.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from ftcore.batch import RankBatch
 from ftcore.data.order import SampleOrder
+from ftcore.data.seeded import PlacedSample, SeededDataset
 from ftcore.data.stream import SampleStream
 
 
@@ -37,7 +39,7 @@ class ElasticLoader:
         taken = sorted({"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"} & options.keys())
         if taken:
             raise ValueError(f"ElasticLoader decides which samples make a batch; found {', '.join(taken)}")
-        self._dataset, self._batch, self._options = dataset, batch, options
+        self._dataset, self._batch, self._options = SeededDataset(dataset, seed), batch, options
         self._stream = SampleStream(SampleOrder(len(dataset), seed, shuffle=shuffle))
         self._changes = 0
         self._declared = -1
@@ -116,12 +118,14 @@ class ElasticLoader:
         source = torch.Generator().manual_seed((stream.order.seed * 1_000_003 + stream.position) % (1 << 63))
         return {"generator": source, **self._options}
 
-    def _batches(self) -> Iterator[list[int]]:
-        """Numbers of the samples of each micro-batch of this rank; runs ahead of the training."""
+    def _batches(self) -> Iterator[list[PlacedSample]]:
+        """The samples of each micro-batch of this rank, with their places; runs ahead of the training."""
         position = self._stream.position
         while True:
             ranges = self._stream.ranges(self._batch.size, position)
             position = ranges[-1][1]
             samples = self._stream.samples(ranges)
+            places = [place for first, after in ranges for place in range(first, after)]
             for each in self._batch.micro_batches:
-                yield samples[each.start : each.stop].tolist()
+                here = slice(each.start, each.stop)
+                yield list(zip(places[here], samples[here].tolist(), strict=True))

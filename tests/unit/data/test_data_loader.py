@@ -1,14 +1,19 @@
 """A loader continues anywhere: with other ranks, after a restart, behind skipped samples, with processes of its own."""
 
+import multiprocessing
+import pickle
+import random
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from ftcore.batch import BatchRule, RankBatch, batch_total, rank_batch
 from ftcore.data import ElasticLoader
+from ftcore.data.seeded import SeededDataset
 from ftcore.worker import join
 
 SIZE = 103
@@ -126,22 +131,56 @@ def test_reading_draws_no_random_number_of_the_process() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_seeds_of_processes_follow_from_the_position() -> None:
-    """Random augmentation in a loader's processes is the same after a restart at the same step."""
+class Noise(Numbers):
+    """Samples that are random numbers of all generators."""
 
-    class Noise(Numbers):
-        def __getitem__(self, number: int) -> int:
-            return int(torch.randint(1 << 30, ()))
+    def __getitem__(self, number: int) -> int:
+        return int(torch.randint(1 << 20, ())) + random.randrange(1 << 20) + int(numpy.random.randint(1 << 20))
 
-    def noise(state: dict[str, Any] | None) -> list[list[int]]:
-        loader = ElasticLoader(Noise(), part(0, 1), seed=5, num_workers=1)
-        if state is not None:
-            loader.load_state_dict(state)
-        return taken([loader], 2)
 
-    state = world(1)[0].state_dict()
-    assert noise(None) == noise(state)
-    assert noise({**state, "position": 24}) != noise(state)
+class NoisyBatches(Noise):
+    """Makes whole batches at once."""
+
+    def __getitems__(self, numbers: list[int]) -> list[int]:
+        return [self[number] for number in numbers]
+
+
+def noise(dataset: Numbers, steps: int, position: int = 0, rank: int = 0, ranks: int = 1, **options: Any) -> list[int]:
+    """What a rank makes of a data set from a position on."""
+    loader = ElasticLoader(dataset, part(rank, ranks), seed=5, **options)
+    loader.load_state_dict({**loader.state_dict(), "position": position})
+    return flat(taken([loader], steps))
+
+
+@pytest.mark.parametrize("dataset", [Noise(), NoisyBatches()], ids=["samples", "batches"])
+def test_random_numbers_of_a_sample_follow_from_its_place(dataset: Numbers) -> None:
+    """In the loader's processes, after a restart and with other processes, but not those of another epoch."""
+    whole = noise(dataset, 11, num_workers=1)
+    assert noise(dataset, 9, 24, num_workers=2) == whole[24:]
+    assert len({*whole}) == len(whole)
+
+
+def test_random_numbers_of_a_sample_do_not_depend_on_the_ranks() -> None:
+    whole = noise(Noise(), 3, num_workers=1)
+    assert sorted(flat(noise(Noise(), 3, rank=rank, ranks=3, num_workers=1) for rank in range(3))) == sorted(whole)
+
+
+@pytest.mark.parametrize("dataset", [Noise(), NoisyBatches()], ids=["samples", "batches"])
+def test_it_is_sent_to_processes_that_are_spawned(dataset: Numbers) -> None:
+    sent = pickle.loads(pickle.dumps(SeededDataset(dataset, 5)))
+    assert hasattr(sent, "__getitems__") == hasattr(dataset, "__getitems__")
+    assert sent.size == SIZE
+
+
+def test_a_process_finds_the_data_set() -> None:
+    """With its own attributes."""
+    sizes = multiprocessing.get_context("fork").SimpleQueue()
+
+    def begun(_: int) -> None:
+        sizes.put(torch.utils.data.get_worker_info().dataset.size)
+
+    taken(world(1, num_workers=1, worker_init_fn=begun), 1)
+    assert sizes.get() == SIZE
 
 
 def test_a_rank_takes_another_part_from_the_next_step_on() -> None:
