@@ -3,12 +3,25 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from ftcore.shm.boundary import SKIPS, TOKENS
 from ftcore.worker import _environment
 from ftcore.worker._progress import progress
 from ftcore.worker._rng import get_rng_states, set_rng_states
+
+_Result = TypeVar("_Result")
+
+
+def _undisturbed(call: Callable[[], _Result]) -> _Result:
+    """Call a function, and undo what it draws from the generators of this process."""
+    if "torch" not in sys.modules:
+        return call()
+    states = get_rng_states()
+    try:
+        return call()
+    finally:
+        set_rng_states(states)
 
 
 class RegisteredData:
@@ -62,13 +75,23 @@ class RegisteredData:
 
         A ``DataLoader`` draws a seed there. An undisturbed training drew it before its first step.
         """
-        if not step or "torch" not in sys.modules:
-            return iter(self.source)
-        states = get_rng_states()
-        try:
-            return iter(self.source)
-        finally:
-            set_rng_states(states)
+        return iter(self.source) if not step else _undisturbed(lambda: iter(self.source))
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the source has a state of its own, and this object can be saved in its place."""
+        return all(callable(getattr(self.source, name, None)) for name in ("state_dict", "load_state_dict"))
+
+    def state_dict(self) -> Any:
+        """The state of the source.
+
+        A loader of torchdata that is not read yet begins to read for it. What it draws from the generators is undone.
+        """
+        return self.source.state_dict() if self._batches is not None else _undisturbed(self.source.state_dict)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Set the state of the source."""
+        self.source.load_state_dict(state)
 
     def skips(self) -> dict[int, int]:
         """The batches that this round leaves out, by the step after which they are."""

@@ -88,6 +88,8 @@ class TrainingJob:
         """
         if "data" in objects:
             self._data.source = self.connect(objects["data"])
+            if self._data.is_stateful:
+                objects["data"] = self._data
         if not self._path or not objects:
             return
         from ftcore.worker.state.collect import StateCollection

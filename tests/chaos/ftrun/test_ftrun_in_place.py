@@ -306,11 +306,14 @@ def test_a_batch_that_is_abnormal_is_left_out(job: Ftrun, found: str, tmp_path_f
 
 @pytest.mark.parametrize(
     "mode",
-    [("accumulates", "scaled", "loader", "threads"), ("compiled",)],
-    ids=["scaler-accumulation-loader-threads", "compiled"],
+    [("accumulates", "scaled", "loader", "threads"), ("compiled", "stateful")],
+    ids=["scaler-accumulation-loader-threads", "compiled-stateful-loader"],
 )
 def test_what_scripts_use(job: Ftrun, tmp_path: Path, mode: tuple[str, ...]) -> None:
-    """A scaler, accumulated gradients, a forked loader, other threads; compiled code. A retry and a swap."""
+    """A scaler, accumulated gradients, a forked loader, other threads; compiled code and torchdata's loader.
+
+    A retry and a swap.
+    """
     expected = undisturbed_weights(tmp_path / "undisturbed", *mode)
     faults = {0: {"forward 12": COLLECTIVE, "inside 19": DAMAGED}, 1: {"backward 26": KILLED}}
     run = start(job, *ONE_NODE, mode=("built", *mode), faults=faults)

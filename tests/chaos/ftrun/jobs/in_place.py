@@ -14,7 +14,7 @@ step are handled by the script; ``handles``: those of its backward pass are, and
 ``persists``: every fifth step is saved to storage; ``accumulates``: the first backward pass of a step keeps its
 gradients to itself; ``scaled``: mixed precision with a scaler; ``compiled``: the model is compiled, and so is each DDP
 model; ``drawless``: no dropout, so that no random number is drawn; ``loader``: batches come from a forked process;
-``threads``: another thread computes all the time; ``early``: the loss is reported before the backward pass.
+``stateful``: they come from torchdata's loader with a process; ``threads``: another thread computes all the time; ``early``: the loss is reported before the backward pass.
 
 It prints its process and its weights at its end, so that a disturbed run can be compared with an undisturbed one.
 """
@@ -28,6 +28,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -118,6 +119,16 @@ class Numbers:
         self.given = state["given"]
 
 
+class Numbered(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """The batches by their numbers, from 0."""
+
+    def __len__(self) -> int:
+        return 10 * UNTIL
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return next(iter(Batches(number + 1)))
+
+
 def damage() -> None:
     """Overwrite a parameter and a moment of the optimizer."""
     with torch.no_grad():
@@ -176,7 +187,12 @@ def compute() -> None:
 at("begun", 1)
 if "threads" in MODE:
     threading.Thread(target=compute, daemon=True).start()
-job.register(net=net, optimizer=optimizer, data=Numbers(), **({"scaler": scaler} if "scaled" in MODE else {}))
+data: Any = Numbers()
+if "stateful" in MODE:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    data = StatefulDataLoader(Numbered(), batch_size=None, num_workers=1)
+job.register(net=net, optimizer=optimizer, data=data, **({"scaler": scaler} if "scaled" in MODE else {}))
 if "built" in MODE:
     job.on_round(build)
 else:
