@@ -14,7 +14,8 @@ step are handled by the script; ``handles``: those of its backward pass are, and
 ``persists``: every fifth step is saved to storage; ``accumulates``: the first backward pass of a step keeps its
 gradients to itself; ``scaled``: mixed precision with a scaler; ``compiled``: the model is compiled, and so is each DDP
 model; ``drawless``: no dropout, so that no random number is drawn; ``loader``: batches come from a forked process;
-``stateful``: they come from torchdata's loader with a process; ``threads``: another thread computes all the time; ``early``: the loss is reported before the backward pass.
+``stateful``: they come from torchdata's loader with a process; ``threads``: another thread computes all
+the time; ``early``: the loss is reported before the backward pass.
 
 It prints its process and its weights at its end, so that a disturbed run can be compared with an undisturbed one.
 """
