@@ -33,16 +33,6 @@ def ranks_reporting(pages: Iterable[Progress | None]) -> int:
     return sum(1 for page in pages if page is not None and page.loss is not None)
 
 
-def is_agreed(found: int, reporting: int) -> bool:
-    """Whether enough ranks find a spike.
-
-    Args:
-        found: ranks that find it.
-        reporting: ranks that report a loss.
-    """
-    return found >= SHARE * reporting
-
-
 def note_spike(state: JobState, data: FaultObserved) -> bool:
     """Record that a node found a spike of the loss.
 
@@ -57,7 +47,7 @@ def note_spike(state: JobState, data: FaultObserved) -> bool:
     if votes is None or votes.round != data.round or abs(at - votes.step) > STEPS:
         votes = state.training.spikes[data.kind] = SpikeVotes(round=data.round, step=at)
     votes.found[data.node], votes.reporting[data.node] = int(found), int(reporting)
-    if votes.agreed or not is_agreed(sum(votes.found.values()), _reporting(state, votes)):
+    if votes.agreed or sum(votes.found.values()) < SHARE * _reporting(state, votes):
         return False
     votes.agreed = True
     return True

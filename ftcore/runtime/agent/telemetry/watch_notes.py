@@ -2,8 +2,9 @@
 
 In a data-parallel job several ranks of a node have the same finding at the same step: one of them is reported, with
 their number. The first finding of a kind in a round is reported at once; later ones at most once per ``QUIET_S``, with
-a count. After a spike of few ranks, one of half of them is reported at once nevertheless. Each round starts afresh, so
-that a finding that recurs after a rollback is reported at once. A loss that stays non-finite is reported a second time.
+a count. A spike of twice as many ranks as were reported, or of all, is reported at once nevertheless: they may be those
+that make up the agreement. Each round starts afresh, so that a finding that recurs after a rollback is reported at
+once. A loss that stays non-finite is reported a second time.
 
 House rules: no I/O and no clock here; the caller reads the pages and the clock. Before a worker's failure is reported,
 its page is read once more, so that a NaN that ends a script precedes the failure in the log.
@@ -20,7 +21,7 @@ from ftcore.events.worker import AGREED, LASTING_NAN, NAN_STEPS, FaultObserved
 from ftcore.ids import Round
 from ftcore.ports import Progress
 from ftcore.shm.notes import CheckpointNote, FindingNote
-from ftcore.states.spikes import is_agreed, ranks_reporting
+from ftcore.states.spikes import ranks_reporting
 
 PAGES_POLL_S: Final = 0.2
 """Interval of reading the pages, in seconds: shared memory has no notification."""
@@ -50,7 +51,7 @@ class _FindingCount:
     """A kind of finding that was reported in this round, and the count since then."""
 
     reported_at: float
-    agreed: bool = False
+    ranks: int = 0
     count: int = 0
     newest: tuple[int, FindingNote] | None = None
 
@@ -140,16 +141,19 @@ class NotesWatch:
         kind = self._kinds.get(found.kind)
         new = kind is None
         kind = self._kinds.setdefault(found.kind, _FindingCount(now))
-        agreed = found.kind in AGREED and not kind.agreed and is_agreed(len(ranks), self._reporting)
+        wider = found.kind in AGREED and self._is_wider(len(ranks), kind.ranks)
         lasting = False
         if local == ranks[0]:  # another rank's is the same one
             lasting = found.kind == "loss-nan" and self._is_lasting(found)
             kind.count += 1
             kind.newest = (local, found)
-        elif agreed:
+        elif wider:
             kind.newest = (local, found)
-        facts = [self._report(kind, now, incarnation)] if kind.newest is not None and (new or agreed) else []
+        facts = [self._report(kind, now, incarnation)] if kind.newest is not None and (new or wider) else []
         return [*facts, self._lasting(local, found, incarnation)] if lasting else facts
+
+    def _is_wider(self, ranks: int, reported: int) -> bool:
+        return ranks > reported and (ranks >= 2 * reported or ranks == self._reporting)
 
     def _is_lasting(self, found: FindingNote) -> bool:
         """Whether this is the ``NAN_STEPS``-th consecutive step; true once per sequence."""
@@ -192,7 +196,7 @@ class NotesWatch:
         if figure == "loss":
             figures |= {"ranks": float(ranks), "reporting": float(max(self._reporting, ranks))}
         kind.reported_at, kind.count, kind.newest = now, 0, None
-        kind.agreed = is_agreed(ranks, self._reporting)
+        kind.ranks = ranks
         fact = FaultObserved(
             node=self._node,
             incarnation=incarnation,

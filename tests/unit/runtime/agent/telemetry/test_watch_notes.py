@@ -72,7 +72,7 @@ def votes(facts: list[FaultObserved | CheckpointCommitted]) -> list[tuple[float,
     return [(each["at"], each["ranks"], each["reporting"]) for each in values]
 
 
-def test_half_of_the_ranks_are_reported_at_once() -> None:
+def test_twice_as_many_ranks_are_reported_at_once() -> None:
     """Also soon after fewer had the same finding, at that step or at another one; then that kind is quiet."""
     node = Node(8, reporting=True)
     node.finds(3, "loss-spike", 120)
@@ -80,10 +80,15 @@ def test_half_of_the_ranks_are_reported_at_once() -> None:
     for rank in range(3):
         node.finds(rank, "loss-spike", 120)
     assert votes(node.look(1.0)) == [(120, 4, 8)]
-    for rank in range(8):
+    for rank in range(7):
         node.finds(rank, "loss-spike", 130)
     assert votes(node.look(2.0)) == []
-    assert votes(node.look(2 + QUIET_S)) == [(130, 8, 8)]
+    node.finds(7, "loss-spike", 130)
+    assert votes(node.look(3.0)) == [(130, 8, 8)]
+    for rank in range(8):
+        node.finds(rank, "loss-spike", 140)
+    assert votes(node.look(4.0)) == []
+    assert votes(node.look(3 + QUIET_S)) == [(140, 8, 8)]
     node.finds(5, "loss-spike", 200)
     assert votes(node.look(4 + QUIET_S)) == []
     assert votes(node.look(4 + 3 * QUIET_S)) == [(200, 1, 8)]
