@@ -17,9 +17,9 @@ from ftcore.events.policy import AlertRaised, PlanApplied, PolicyConsidered, Ter
 from ftcore.policies.base import Ability, Ask, PlanKind, Take, Verdict
 from ftcore.policies.chain import consult
 from ftcore.policies.situation import all_workers_alive, registers_state, title
-from ftcore.states.model import IncidentState, JobState, TakenPlan
+from ftcore.states.model import IncidentState, JobState, PlanOrder, TakenPlan
 from ftcore.states.phases import awaits_verdict, is_acting, is_recovering
-from ftcore.states.revisions import BEGUN_FROM, STARTED_FIRST, follows
+from ftcore.states.revisions import BEGUN_FROM, FOUND_BY_ALL, STARTED_FIRST, follows
 
 _PLAIN = Terms()
 
@@ -140,7 +140,7 @@ def advance_plan(turn: Turn) -> bool:
     ordered = plan.order
     if ordered is None:
         return False
-    if ordered.refused and not (follows(state, BEGUN_FROM) and _must_persist(state, plan)):
+    if ordered.refused and not _is_refusal_tolerated(state, plan, ordered):
         pausing = state.orders.open[ordered.effect].waiting if ordered.effect in state.orders.open else None
         if ordered.effect in state.orders.open:
             turn.emit(ActionSuperseded(effect=ordered.effect, reason=ordered.refused), incident=incident.id)
@@ -179,6 +179,15 @@ def advance_plan(turn: Turn) -> bool:
     else:
         turn.emit(IncidentResolved(policy=policy, outcome=done), incident=incident.id)
     return True
+
+
+def _is_refusal_tolerated(state: JobState, plan: TakenPlan, ordered: PlanOrder) -> bool:
+    """Whether the plan goes on without the node that refused its order: it can save nothing, others may hold enough.
+
+    A step boundary must be found by all ranks: one that has not answered may have passed it.
+    """
+    finds = ordered.finds and follows(state, FOUND_BY_ALL)
+    return follows(state, BEGUN_FROM) and not finds and _must_persist(state, plan)
 
 
 def _must_persist(state: JobState, plan: TakenPlan) -> bool:

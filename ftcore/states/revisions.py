@@ -33,6 +33,7 @@ or fields that earlier logs lack needs no revision.
 | 24 | a norm that a detector reports is that of a complete step: a warning, and no step is computed again for it |
 | 25 | a spike of the loss opens an incident once at least half of the ranks that report a loss find it |
 | 26 | registered data is skipped by tokens, if the script says how many a step has |
+| 27 | a dying checkpoint at a step boundary fails if a node refuses to name the boundary: it may have passed it |
 """
 
 from typing import TYPE_CHECKING, Final
@@ -92,7 +93,9 @@ RANKS_AGREE: Final = 25
 
 BY_TOKENS: Final = 26
 
-NEWEST: Final = 26
+FOUND_BY_ALL: Final = 27
+
+NEWEST: Final = 27
 """The revision of masters of this ftcore."""
 
 

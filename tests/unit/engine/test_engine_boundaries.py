@@ -6,12 +6,16 @@ import pytest
 from ftcore.commands import FindBoundary, PauseWorkers, SaveCheckpoint
 from ftcore.engine.master import unanswered
 from ftcore.engine.orders import Order, order_for
+from ftcore.events.action import ActionOrdered
+from ftcore.events.incident import IncidentEscalated
 from ftcore.events.master import MasterElected
-from ftcore.events.node import OrderObeyed
+from ftcore.events.node import OrderObeyed, OrderRefused
 from ftcore.events.policy import ChainEntry, PolicyConsidered
 from ftcore.events.worker import WorkersStepped
 from ftcore.policies.chain import default_entry
 from ftcore.policies.file.config import default_chain
+from ftcore.replay import verify
+from ftcore.states.revisions import FOUND_BY_ALL, NEWEST
 from ftcore.testing.driver import JobDriver
 from ftcore.version import __version__
 
@@ -107,9 +111,9 @@ def stepped(driver: JobDriver, node: str, *abilities: str) -> None:
     )
 
 
-def untrained(nodes: int = 2) -> JobDriver:
+def untrained(nodes: int = 2, decides: int = NEWEST) -> JobDriver:
     """A job whose workers run and have completed no step."""
-    driver = JobDriver(nodes)
+    driver = JobDriver(nodes, decides=decides)
     driver.submit()
     for number in range(nodes):
         driver.join(f"node{number}")
@@ -125,6 +129,27 @@ def test_workers_declare_what_all_of_them_can() -> None:
     assert not driver.state.can("pause")
     stepped(driver, "node2", "pause")
     assert driver.state.abilities.declared["workers"] == ("pause",)
+
+
+@pytest.mark.parametrize("decides", [FOUND_BY_ALL - 1, FOUND_BY_ALL])
+def test_a_boundary_that_a_node_refuses_to_name_is_none(decides: int) -> None:
+    """It may have passed the boundary of the others. Masters before that revision ordered it there."""
+    driver = untrained(decides=decides)
+    for node in ("node0", "node1"):
+        stepped(driver, node, "pause", "checkpoint", "save")
+    driver.command("checkpoint")
+    refused = open_order(driver, FindBoundary, "node0")
+    life = driver.state.membership.nodes["node0"].incarnation
+    driver.say(
+        "node0", OrderRefused(node="node0", incarnation=life, round=1, effect=refused.effect, reason="not possible now")
+    )
+    if decides < FOUND_BY_ALL:
+        answer(driver, open_order(driver, FindBoundary, "node1"), "node1", 9)
+    saves = [each.data.command for each in driver.events if isinstance(each.data, ActionOrdered)]
+    saves = [command.boundary for command in saves if isinstance(command, SaveCheckpoint)]
+    escalated = [each.data.reason for each in driver.events if isinstance(each.data, IncidentEscalated)]
+    assert (saves, escalated) == (([9], []) if decides < FOUND_BY_ALL else ([], ["node0: not possible now"]))
+    assert verify(driver.events).ok
 
 
 def test_a_node_counts_once() -> None:
