@@ -104,10 +104,11 @@ class NotesWatch:
                 max((finding.number for finding in page.findings), default=findings),
                 max((saved.number for saved in page.saves), default=saves),
             )
-        self._reporting = ranks_reporting(pages)
-        found.sort(key=lambda pair: (pair[1].step, pair[0]))
+        if found:
+            self._reporting = ranks_reporting(pages)
+            found.sort(key=lambda pair: (pair[1].step, pair[0]))
         for local, finding in found:
-            self._is_found(local, finding)
+            self._add_rank(local, finding)
         for local, finding in found:
             facts += self._take(local, finding, now, incarnation)
         for kind in self._kinds.values():
@@ -128,8 +129,8 @@ class NotesWatch:
             del self._saved[next(iter(self._saved))]
         return True
 
-    def _is_found(self, local: int, found: FindingNote) -> None:
-        """Keep which ranks have a finding."""
+    def _add_rank(self, local: int, found: FindingNote) -> None:
+        """Keep that a rank has a finding."""
         ranks = self._ranks.setdefault((found.kind, found.step), [])
         if local not in ranks:
             ranks.append(local)
