@@ -332,7 +332,7 @@ def whoever_has_joined_counts_as_ready(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @plant("DeparturesWait", DEPARTURES)
 def a_launch_under_way_is_forgotten_when_the_chain_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incidents, "_launch_under_way", lambda state, terms: "")
+    monkeypatch.setattr(incidents, "_launch_under_way", lambda state, terms: None)
     monkeypatch.setattr(departure, "order_replacements", _order_all_anew)
 
 
@@ -357,8 +357,9 @@ def an_agent_answers_the_boundary_that_its_workers_have_reached(monkeypatch: pyt
 def the_first_answer_is_the_boundary_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(state: Any) -> Callable[[], None] | None:
         plan = state.incident.plan if state.incident is not None else None
-        known = plan.boundary if plan is not None else 0
-        return (lambda: setattr(plan, "boundary", known)) if known else None
+        ordered = plan.order if plan is not None else None
+        known = ordered.boundary if ordered is not None else 0
+        return (lambda: setattr(ordered, "boundary", known)) if known else None
 
     fold_differently(monkeypatch, OrderObeyed, keep)
 
