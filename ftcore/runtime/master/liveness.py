@@ -155,7 +155,8 @@ class Liveness:
         if step >= 0 and step != sampled_step:
             loss = next((beat.loss for beat in beats if beat.loss is not None), None)
             absolute = all(beat.absolute for beat in stepped)
-            reporting = sum(beat.reporting for beat in beats)
+            known = len(stepped) == len(world.members)
+            reporting = sum(beat.reporting for beat in stepped) if known else 0
             sample = JobProgressed(round=world.round, step=step, loss=loss, absolute=absolute, reporting=reporting)
             self._record(sample, lambda: True)
         self._sampled = (now, step)

@@ -5,6 +5,7 @@ from policy_cases import ago, ask, incident, running
 from ftcore.commands import CommitCheckpoint
 from ftcore.policies.base import Pass, PlanKind, Take
 from ftcore.states.model import ActionState
+from ftcore.states.revisions import BY_TOKENS
 
 ROLLBACK = ("rollback", "skip")
 
@@ -89,13 +90,21 @@ def test_a_script_that_cannot_skip_is_rolled_back_only_without():
     assert verdict.terms.skip == 0
 
 
-def test_registered_data_is_skipped_by_batches_only():
-    """ftcore knows no tokens of it; a script that declares `skip` itself does."""
+def test_registered_data_is_skipped_by_batches_unless_the_tokens_of_a_step_are_known():
+    """A script that declares `skip` itself knows them. Masters before that revision asked for batches in any case."""
     job, about = spike()
     job.abilities.declared = {"workers": ("rollback", "skip")}
     assert isinstance(ask("rollback_and_skip", about, job), Take)
     verdict = ask("rollback_and_skip", about, job, skip=10**9, skip_unit="tokens")
-    assert verdict == Pass(reason="registered data is skipped by batches; expected `skip_unit: batches`")
+    by_batches = "registered data is skipped by batches; expected `skip_unit: batches`"
+    assert verdict == Pass(reason=f"{by_batches}; or pass the tokens of a step to `steps(tokens=...)`")
+    job.abilities.declared["workers"] = ("rollback", "skip", "tokens")
+    verdict = ask("rollback_and_skip", about, job, skip=10**9, skip_unit="tokens")
+    assert isinstance(verdict, Take)
+    assert (verdict.terms.skip, verdict.terms.skip_unit) == (10**9, "tokens")
+    assert job.master is not None
+    job.master.decides = BY_TOKENS - 1
+    assert ask("rollback_and_skip", about, job, skip=10**9, skip_unit="tokens") == Pass(reason=by_batches)
     job.abilities.declared["file"] = ("skip",)
     assert isinstance(ask("rollback_and_skip", about, job, skip=10**9, skip_unit="tokens"), Take)
 

@@ -241,7 +241,7 @@ except ValueError as error:
         "[(1, 10, 10), (2, 20, 20), (3, 10, 10), (4, 20, 20), (5, 10, 10)] []",
         "[8, 9]",
         "raised",
-        "expected numbers of at least 0, or 'auto' for persist_every; found -1, 1, auto, 0",
+        "expected numbers of at least 0, or 'auto' for persist_every; found -1, 1, auto, 0, 0",
     ]
 
 
