@@ -62,16 +62,18 @@ class TrainingStep:
         return self._batch
 
     def report(self, loss: float | None = None, grad_norm: float | None = None) -> None:
-        """Report the loss and the gradient norm of the step; see ``ftcore.worker.report``.
+        """Report the loss and the gradient norm of the step, together or one by one; see ``ftcore.worker.report``.
 
         If the policy ``recompute_step`` or ``skip_batch`` is enabled and the norm is at or over its threshold, or the
         loss is not finite before the optimizer's step, the call does not return: the step ends here on all ranks, and
         is computed again, on the same or on the next batch. Report the norm of all ranks, before the optimizer's step.
         The loss may be one of this rank's samples.
         """
-        self._loss = None if loss is None else float(loss)
-        self._grad_norm = None if grad_norm is None else float(grad_norm)
-        self._job.check(self.number, self._loss, self._grad_norm)
+        if loss is not None:
+            self._loss = loss = float(loss)
+        if grad_norm is not None:
+            self._grad_norm = grad_norm = float(grad_norm)
+        self._job.check(self.number, loss, grad_norm)
 
     def end(self) -> None:
         """End the step: it is reported, saved if it is time, and the job may pause here. Called by ``with``."""

@@ -226,7 +226,7 @@ def train(step: ft.TrainingStep) -> None:
         print(f"handled: {error}", flush=True)
     scaler.unscale_(optimizer)
     norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 10.0)
-    step.report(loss=loss.item(), grad_norm=norm.item() * scale(step.number))
+    step.report(None if "early" in MODE else loss.item(), norm.item() * scale(step.number))
     at("optimizer", step.number)
     optimizer.number = step.number
     scaler.step(optimizer)
